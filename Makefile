@@ -196,7 +196,7 @@ surface: $(READY)
 
 # Remove files that can be rebuilt. Functions, keys and history stay, see clean-data.
 clean:
-	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules
+	rm -rf $(VENV) .venv-* admin/ui/static admin/ui/static.new admin/dashboard/node_modules admin/dashboard/generated
 
 # Remove the data folder of `make run`, unless a server runs on it and so holds its lock.
 clean-data:

@@ -1,8 +1,9 @@
 """Build backend (PEP 517, PEP 660): setuptools, with the dashboard in every wheel.
 
 A wheel builds the dashboard first, with Node from the PATH or else from the package that
-`get_requires_for_build_wheel` requests. FN_NO_UI=1 builds a wheel without the dashboard. An
-editable install never builds it: `make ui` and `make run` do. A source distribution has the
+`get_requires_for_build_wheel` requests; its types come from the OpenAPI document, which
+`admin.documents.openapi` makes with msgspec alone. FN_NO_UI=1 builds a wheel without the dashboard.
+An editable install never builds it: `make ui` and `make run` do. A source distribution has the
 sources of the dashboard and never the built files.
 """
 

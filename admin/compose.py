@@ -7,9 +7,17 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +28,7 @@ from aiohttp import web
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
 from admin.built_images import read_built
-from admin.dcgm import DcgmFamilies
+from admin.dcgm import dcgm_families
 from admin.deploy.builds import Builds
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled
@@ -31,31 +39,36 @@ from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.host_sync import HostSync
 from admin.metrics import (
-    BuildFamilies,
-    DeviceFamilies,
-    Gateways,
-    GoldenFamilies,
-    HeldFamilies,
-    HostFamilies,
-    ReplicaFamilies,
-    RunFamilies,
-    ServerFamilies,
+    BuildsSeen,
+    DevicesSeen,
+    HostsSeen,
+    ReplicasSeen,
+    ServerSeen,
+    Source,
+    server_families,
+    show_builds,
+    show_devices,
+    show_golden,
+    show_held,
+    show_hosts,
+    show_replicas,
+    show_runs,
 )
 from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from admin.workers.admin_proxy import PROXIED_MAX
-from admin.workers.answers import ServerAnswers
-from admin.workers.hub import Hub, StateFeed
+from admin.workers.hub import Hub, ServerAnswers, StateFeed
 from admin.workers.local import LocalGateway, Pair
 from admin.workers.messages import Welcome
 from admin.workers.metrics import MergedMetrics
-from admin.workers.node import Others
-from admin.workers.pool import CHECK_S, Launch, WorkerPool
+from admin.workers.node import Place
+from admin.workers.pool import Launch, WorkerPool
 from admin.workers.port import Port, reserve
 from admin.workers.process import WorkerProcess
-from admin.workers.reports import ClusterState, Reports
+from admin.workers.reports import Reports
+from admin.workers.session import BEAT_S
 from admin.workers.statistics import RevisionPage
 from admin.workers.stream import memory_pair
 from gateway.admission.access import Access
@@ -63,13 +76,11 @@ from gateway.http.app import MetricsPage, StatePages
 from gateway.http.bodies import continue_later
 from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
-from gateway.metrics.requests import Metrics
 from gateway.pages.entering import ENTER
 from gateway.pages.tickets import Tickets
 from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.drivers.uids import parse_range
 from pool_manager.gpus.discovery import find_gpus, open_gpus
@@ -78,6 +89,7 @@ from pool_manager.image_names import Reference
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
 from pool_manager.replicas.run_folders import RunFolders
+from registry.builds import BUILD_ENDS
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model.bundles import Bundle, BundleFile
@@ -86,12 +98,48 @@ from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
+Visible = Callable[[Sequence[str]], str]
+"""`Gpus.visible` of this machine's GPUs, for processes."""
+OpenDriver = Callable[[Settings, Iterable[Device], Visible], Awaitable[Driver]]
+"""Returns a driver that is ready for devices of these kinds. Raises DriverError if its container
+engine or images cannot be used."""
+
 KEEP_S: Final = 5.0
 """Seconds after which a request is on the timeline, even if no other request follows."""
 SECOND_S: Final = 1.0
 """Period in seconds of rates and states of busy functions."""
 ADMIN_SOCKET: Final = "admin.sock"
 """Socket in the run folder on which gateway processes pass on requests that are not calls."""
+
+
+async def _open_process(settings: Settings, _: Iterable[Device], visible: Visible) -> Driver:
+    section = settings.pool()
+    return ProcessDriver(section.run_dir, server_path=section.server_path, visible=visible)
+
+
+async def _open_docker(settings: Settings, devices: Iterable[Device], _: Visible) -> Driver:
+    # Imported here, as servers with other drivers do not need the engine's library.
+    from pool_manager.drivers.docker.containers import check_uids
+    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.docker.spec import Owner
+
+    uids = parse_range(settings.replica_uids)
+    check_uids(uids)
+    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
+    kinds = {"cpu"} | {device.kind for device in devices}
+    return await DockerDriver.open(
+        DockerSettings(
+            url=settings.docker_host,
+            images={kind: known[kind] for kind in sorted(kinds)},
+            owner=Owner.of(settings.data.resolve()),
+            pool=settings.pool(),
+            uids=uids,
+        )
+    )
+
+
+DRIVERS: Final[Mapping[str, OpenDriver]] = {"process": _open_process, "docker": _open_docker}
+"""The drivers that `Settings.driver` may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +158,15 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, driver: Driver | None = None, pair: Pair = memory_pair
+    settings: Settings, drivers: Mapping[str, OpenDriver] = DRIVERS, pair: Pair = memory_pair
 ) -> AsyncIterator[Server]:
     """Run a whole server while the block runs; leaving it finishes accepted requests.
 
-    `driver` replaces the driver that the settings name; `pair` makes the stream to a gateway in
-    this process.
+    `drivers` has the driver that the settings name; `pair` makes the stream to a gateway in this
+    process.
 
-    Start order: store, manager, gateways; the manager adopts replicas before calls arrive.
+    Start order: store, shared port, manager, gateways; the manager adopts replicas before calls
+    arrive.
     Stop order is the reverse: refuse new calls, answer accepted calls, drain replicas, close the
     store.
 
@@ -129,54 +178,57 @@ async def running(
         check_extras(settings.gateway())
         store = await open_store(settings.store(), stack)
         await check_exposure(settings, store)
+        if settings.workers > 1:
+            # Before replicas are adopted, which a server that cannot listen would stop again.
+            port = await _reserve_ports(settings, stack)
+            settings = settings.model_copy(update={"port": port.number})
         history = await open_history(store, stack)
         hub = _open_hub(store, history, stack)
-        manager = await make_manager(settings, store, history, driver)
-        cluster = ClusterState(manager, hub.refresh)
+        manager = await make_manager(settings, store, history, drivers[settings.driver])
+        reports = Reports(manager, history, hub.refresh)
         models = CompiledModels(store.builds, settings.compiler)
-        pools = await _open_pools(store, manager, hub, cluster, models, stack)
+        pools = await _open_pools(store, manager, hub, reports, models, stack)
         deploys = await _open_deploys(settings, store, manager, models, hub.settled, stack)
         builds = await _open_builds(settings, store, manager, pools, models, stack)
         context = AdminContext(
-            *(settings, store, manager, deploys, builds, history, cluster, cluster.failures),
+            *(settings, store, manager, deploys, builds, history, reports, reports.failures),
             connections=hub.connections,
             tickets=Tickets(time.monotonic),
             settled=hub.settled,
         )
-        page = _metrics(store, cluster, hub)
+        page = _metrics(store, reports, hub)
         numbers = _revision_numbers(store, manager, hub)
-        reports = Reports(cluster, page.own, manager, history)
         gateways = WorkerPool(settings.workers, hub, reports, page, numbers)
-        add_families(page.own, context, gateways)
-        admin, owners = _open_admin(context, gateways, cluster, stack)
-        stack.callback(reports.subscribe(admin.reader.count_answers))
-        others = ServerOthers(admin, page, lambda: not gateways.is_stopping)
-        await _start(gateways, settings, store, others, pair, stack)
+        add_families(page, context, gateways)
+        admin, owners = _open_admin(context, gateways, reports, stack)
+        stack.callback(reports.subscribe(lambda one: admin.reader.count_answers(one.answered)))
+        place = ServerPlace(admin, page.page, lambda: not gateways.is_stopping)
+        await _start(gateways, settings, store, place, pair, stack)
         url = url_of(settings.listen, gateways.port)
         yield Server(url, store, manager, gateways, deploys, admin, owners)
 
 
 def _open_admin(
-    context: AdminContext, gateways: WorkerPool, cluster: ClusterState, stack: AsyncExitStack
+    context: AdminContext, gateways: WorkerPool, reports: Reports, stack: AsyncExitStack
 ) -> tuple[Admin, tuple[Tasks, ...]]:
     """Return the admin API, and the owners of the server's root tasks, which all run now."""
     store, tasks = context.store, Tasks("server")
     stack.push_async_callback(tasks.close)
     owners = (store.tasks, context.manager.tasks, context.builds.tasks, tasks)
-    sources = [make_health(context).reasons, store.reasons, gateways.reasons, cluster.reasons]
+    sources = [make_health(context).reasons, store.reasons, gateways.reasons, reports.reasons]
     admin = open_admin(context, [*sources, *(one.reasons for one in owners)], stack)
     root_tasks = [
         ("history", KEEP_S, context.history.flush),
         ("events", SECOND_S, admin.watch.tick),
-        ("workers", CHECK_S, gateways.check),
+        ("workers", BEAT_S, gateways.check),
     ]
     start_root_tasks(tasks, root_tasks)
     return admin, owners
 
 
-class ServerOthers(Others):
-    """Requests that are not calls, answered in this process. `page` is `/metrics`, `is_open`
-    returns whether calls are accepted."""
+class ServerPlace(Place):
+    """This process, which is prepared already and answers requests that are not calls. `page` is
+    `/metrics`, `is_open` returns whether calls are accepted."""
 
     def __init__(self, admin: Admin, page: MetricsPage, is_open: Callable[[], bool]) -> None:
         context = admin.context
@@ -194,7 +246,7 @@ class ServerOthers(Others):
         self._admin, self._page, self._is_open = admin, page, is_open
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:  # noqa: ARG002
-        """Implement `Others.add_routes`; keys are checked by the server's own ring."""
+        """Implement `Place.add_routes`; keys are checked by the server's own ring."""
         self._admin.add_routes(app, self.boundary)
         pages = StatePages(self.boundary, self._page, self._admin.reasons, self._is_open)
         pages.add_routes(app)
@@ -204,24 +256,23 @@ async def _start(
     gateways: WorkerPool,
     settings: Settings,
     store: Store,
-    others: ServerOthers,
+    place: ServerPlace,
     pair: Pair,
     stack: AsyncExitStack,
 ) -> None:
-    """Start the gateways: one in this process, or several in processes of their own.
+    """Start the gateways: one in this process, or several in processes of their own on a port that
+    is reserved.
 
     One gateway in a process of its own would take 0.7 s and 44 MiB more, and answer no faster
     (admin/workers/design.md).
     """
     section, passing = settings.gateway(), ""
     is_shared = settings.workers > 1
-    launch: Launch = partial(LocalGateway.start, others, pair)
+    launch: Launch = partial(LocalGateway.start, place, pair)
     stop_waiting: Callable[[], Awaitable[None]] = _nothing
     if is_shared:
-        port = await _reserve_ports(settings, stack)
-        section = replace(section, port=port.number)
         passing = os.fspath(_socket_path(settings))
-        stop_waiting = await _open_private(settings, others, stack)
+        stop_waiting = await _open_private(settings, place, stack)
         launch = WorkerProcess.start
 
     def welcome(name: str) -> Welcome:
@@ -244,22 +295,28 @@ async def _nothing() -> None:
 
 
 async def _reserve_ports(settings: Settings, stack: AsyncExitStack) -> Port:
-    """Return the port of HTTP, after reserving that of gRPC as well. Raises OSError."""
+    """Return the port of HTTP, after reserving that of gRPC as well. Raises OSError, whose number
+    is that of the port of HTTP only."""
     port = await reserve(settings.listen, settings.port)
     stack.callback(port.close)
     if settings.grpc_port:
-        stack.callback((await reserve(settings.listen, settings.grpc_port)).close)
+        try:
+            stack.callback((await reserve(settings.listen, settings.grpc_port)).close)
+        except OSError as error:
+            raise OSError(
+                f"{error.strerror}, choose another port for gRPC with --grpc-port or FN_GRPC_PORT"
+            ) from error
     return port
 
 
 async def _open_private(
-    settings: Settings, others: ServerOthers, stack: AsyncExitStack
+    settings: Settings, place: ServerPlace, stack: AsyncExitStack
 ) -> Callable[[], Awaitable[None]]:
     """Serve requests that are not calls on a Unix socket that only this user can connect to; return
     what ends those that wait."""
     app = web.Application()
-    app.router.add_post(ENTER, others.enter, expect_handler=continue_later)
-    others.add_routes(app, others.boundary)
+    app.router.add_post(ENTER, place.enter, expect_handler=continue_later)
+    place.add_routes(app, place.boundary)
     runner = await open_runner(app, stack, auto_decompress=False)
     path = _socket_path(settings)
     # Only one server uses the data folder, so an existing socket is stale.
@@ -287,17 +344,18 @@ def _open_hub(store: Store, history: ServerHistory, stack: AsyncExitStack) -> Hu
     return hub
 
 
-def _metrics(store: Store, cluster: ClusterState, hub: Hub) -> MergedMetrics:
+def _metrics(store: Store, reports: Reports, hub: Hub) -> MergedMetrics:
     """Return the page `/metrics`."""
     loop = asyncio.get_running_loop()
     page = MergedMetrics(
         hub.ask_all,
-        cluster.states,
-        lambda: len(asyncio.all_tasks(loop)) + cluster.tasks,
+        reports.states,
+        lambda: len(asyncio.all_tasks(loop)) + reports.tasks,
         partial(_is_deployed, store),
         time.time,  # noqa: TID251 - the shell passes the clock in
     )
     store.catalog.subscribe(page.on_change)
+    reports.subscribe(lambda one: page.count_cold_starts(one.woken))
     return page
 
 
@@ -306,7 +364,7 @@ def _revision_numbers(store: Store, manager: Manager, hub: Hub) -> RevisionPage:
     numbers = RevisionPage(partial(_is_deployed, store))
     store.catalog.subscribe(numbers.on_change)
     wall = time.time  # noqa: TID251 - the shell passes the clock in
-    statistics = ServerStatistics(numbers.read, manager, wall, time.monotonic)
+    statistics = ServerStatistics(numbers.numbers, manager, wall, time.monotonic)
     hub.answer(ServerAnswers(store.catalog, manager, statistics).handlers())
     return numbers
 
@@ -389,41 +447,8 @@ class _Linked(Bundles):
         return upload.sha256
 
 
-async def open_driver(
-    settings: Settings, devices: Iterable[Device], visible: Callable[[Sequence[str]], str]
-) -> Driver:
-    """Return the driver that the settings name, ready for devices of these kinds. `visible` is
-    `Gpus.visible` of this machine's GPUs, for processes.
-
-    Raises DriverError if its container engine or images cannot be used.
-    """
-    if settings.driver == "fake":
-        return FakeDriver()
-    section = settings.pool()
-    if settings.driver == "process":
-        return ProcessDriver(section.run_dir, server_path=section.server_path, visible=visible)
-    # Imported here, as servers with other drivers do not need the engine's library.
-    from pool_manager.drivers.docker.containers import check_uids
-    from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
-    from pool_manager.drivers.docker.spec import Owner
-
-    uids = parse_range(settings.replica_uids)
-    check_uids(uids)
-    known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
-    kinds = {"cpu"} | {device.kind for device in devices}
-    return await DockerDriver.open(
-        DockerSettings(
-            url=settings.docker_host,
-            images={kind: known[kind] for kind in sorted(kinds)},
-            owner=Owner.of(settings.data.resolve()),
-            pool=section,
-            uids=uids,
-        )
-    )
-
-
 async def make_manager(
-    settings: Settings, store: Store, history: ServerHistory, driver: Driver | None
+    settings: Settings, store: Store, history: ServerHistory, open_driver: OpenDriver
 ) -> Manager:
     """Return the pool manager, not started yet."""
     section = settings.pool()
@@ -432,7 +457,7 @@ async def make_manager(
     memory_mib = section.host_memory_mib or bank_mib(host_memory_mib())
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     # The GPUs are opened with the driver, which asks for them only at its first start.
-    driver = driver or await open_driver(
+    driver = await open_driver(
         settings, [*found.devices(), *slots], lambda devices: gpus.visible(devices)
     )
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
@@ -453,13 +478,13 @@ async def _open_pools(
     store: Store,
     manager: Manager,
     hub: Hub,
-    cluster: ClusterState,
+    reports: Reports,
     models: CompiledModels,
     stack: AsyncExitStack,
 ) -> PoolSync:
     """Start the manager; gateways see only its serialised messages."""
     stack.push_async_callback(manager.close)
-    stack.callback(manager.subscribe(cluster.on_endpoints))
+    stack.callback(manager.subscribe(reports.on_endpoints))
     stack.callback(manager.subscribe(hub.send_endpoints))
     stack.callback(HostSync(store.hosts, manager).close)
     pools = PoolSync(store.catalog, manager, store.bundles.__getitem__, models.of)
@@ -504,7 +529,6 @@ async def _open_deploys(
         trial_wait_s=settings.trial_wait_s,
         mounts=settings.pool().mounts,
         models=models,
-        driver=settings.driver,
         rules=image_rules(settings),
         packages=PythonPackages(
             store, settings.data / "environments", settings.environments(), settings.pythons
@@ -535,20 +559,35 @@ def make_health(context: AdminContext) -> Health:
     return Health(folder, context.manager, context.gateways, history, time.monotonic)
 
 
-def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) -> None:
-    """Register the metric families that are not owned by a gateway."""
-    manager, driver = context.manager, context.settings.driver
-    counters = manager.counters
-    metrics.add_source(ReplicaFamilies(counters))
-    metrics.add_source(RunFamilies(manager.runs.shown))
-    metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
-    metrics.add_source(HeldFamilies(manager.held_totals))
-    metrics.add_source(GoldenFamilies(manager.golden.counts))
+def add_families(page: MergedMetrics, context: AdminContext, gateways: WorkerPool) -> None:
+    """Add the metric families that are not the gateways'."""
+    manager, counters, builds = context.manager, context.manager.counters, context.builds
+    history = context.store.history
+
+    def replicas() -> ReplicasSeen:
+        return ReplicasSeen(counters.counts(), counters.supplied(), counters.waiting_starts)
+
+    def devices() -> DevicesSeen:
+        return DevicesSeen(manager.occupancies(), counters.counts().reclaimed_mib)
+
+    def ended() -> BuildsSeen:
+        outcomes = {end: builds.outcomes[end] for end in BUILD_ENDS}
+        return BuildsSeen(outcomes, int(builds.is_running), builds.waiting())
+
+    def server() -> ServerSeen:
+        return ServerSeen(history.statistics(), gateways.running, gateways.deaths)
+
+    page.add_source(Source(replicas, show_replicas))
+    page.add_source(Source(manager.runs.shown, show_runs))
+    page.add_source(Source(devices, show_devices))
+    page.add_source(Source(manager.held_totals, show_held))
+    page.add_source(Source(manager.golden.counts, show_golden))
     if context.settings.dcgm_metrics:
-        metrics.add_source(DcgmFamilies(manager.occupancies, socket.gethostname()))
-    metrics.add_source(HostFamilies(manager.hosts, manager.park_memory_mib))
-    metrics.add_source(BuildFamilies(context.builds))
-    metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
+        page.add_source(Source(manager.occupancies, dcgm_families(socket.gethostname())))
+    hosts = Source(lambda: HostsSeen(manager.hosts(), manager.park_memory_mib()), show_hosts)
+    page.add_source(hosts)
+    page.add_source(Source(ended, show_builds))
+    page.add_source(Source(server, server_families(context.settings.driver)))
 
 
 def url_of(listen: str, port: int) -> str:

@@ -118,55 +118,54 @@ WHOLE: Final = (
 )
 
 
-class DcgmFamilies:
-    """Families of GPUs, as of the last `snapshot`. `occupancies` returns every device; `hostname`
-    is that of this machine. The label `Hostname` of other hosts is their name in `fnctl host ls`,
-    which the label `host` always has."""
+Gpu = tuple[GpuView, Reading, dict[str, str]]
+"""A GPU or a slice, and its labels."""
 
-    def __init__(self, occupancies: Callable[[], list[Occupancy]], hostname: str) -> None:
-        self._occupancies = occupancies
-        self._hostname = hostname
-        self._seen: list[tuple[GpuView, Reading, dict[str, str]]] = []
 
-    def snapshot(self) -> None:
-        """Read the values; must run on the event loop's thread."""
-        self._seen = [
-            (one.gpu, one.gpu.reading, self._labels(one.gpu.reading, one.device.host))
-            for one in self._occupancies()
+def dcgm_families(hostname: str) -> Callable[[list[Occupancy]], Iterable[Metric]]:
+    """Return what shows the families of GPUs; `hostname` is that of this machine.
+
+    The label `Hostname` of other hosts is their name in `fnctl host ls`, which the label `host`
+    always has. A value that a driver does not report has no sample.
+    """
+
+    def show(occupancies: list[Occupancy]) -> Iterable[Metric]:
+        found: list[Gpu] = [
+            (one.gpu, one.gpu.reading, _labels(one.gpu.reading, one.device.host, hostname))
+            for one in occupancies
             if one.gpu is not None and one.gpu.reading is not None
         ]
-
-    def _labels(self, reading: Reading, host: str) -> dict[str, str]:
-        index = reading.index.partition(":")[0]
-        return {
-            "gpu": index,
-            "UUID": reading.parent or reading.uuid,
-            "pci_bus_id": reading.pci_bus or "",
-            "device": f"nvidia{index}",
-            "modelName": (reading.name or "").partition(MIG)[0],
-            "Hostname": other_host(host) or self._hostname,
-            "host": host,
-        }
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the families. A value that a driver does not report has no sample."""
+        whole: dict[tuple[str, str], Gpu] = {}
+        for gpu in found:
+            whole.setdefault((gpu[2]["host"], gpu[2]["UUID"]), gpu)
         for family in MEMORY:
             metric = _metric(family)
-            for view, reading, labels in self._seen:
+            for view, reading, labels in found:
                 own = {**labels, **_slice_labels(reading)}
                 _add(metric, own, family.of(view, reading, reading.telemetry or Telemetry()))
             yield metric
         for family in WHOLE:
-            metric, seen = _metric(family), set()
-            for view, reading, labels in self._seen:
-                gpu = labels["host"], labels["UUID"]
-                if gpu in seen:
-                    continue
-                seen.add(gpu)
+            metric = _metric(family)
+            for view, reading, labels in whole.values():
                 value = family.of(view, reading, reading.telemetry or Telemetry())
                 own = {**labels, "err_code": f"{value:g}"} if family is XID else labels
                 _add(metric, own, value)
             yield metric
+
+    return show
+
+
+def _labels(reading: Reading, host: str, hostname: str) -> dict[str, str]:
+    index = reading.index.partition(":")[0]
+    return {
+        "gpu": index,
+        "UUID": reading.parent or reading.uuid,
+        "pci_bus_id": reading.pci_bus or "",
+        "device": f"nvidia{index}",
+        "modelName": (reading.name or "").partition(MIG)[0],
+        "Hostname": other_host(host) or hostname,
+        "host": host,
+    }
 
 
 def _metric(family: _Family) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 RootTask = tuple[str, float, Callable[[], Any]]
 """Periodic task of a server: its name, its period in seconds, and the function that it calls."""
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
+"""Parameter numbers of `mallopt` in glibc's malloc.h."""
+MMAP_THRESHOLD = 32 * 2**20
+TRIM_THRESHOLD = 128 * 2**20
+"""Bytes. Buffers up to MMAP_THRESHOLD come from the heap. The heap shrinks only if more than
+TRIM_THRESHOLD is free at its end."""
+ARENAS_MAX = 2
+"""Heaps of the process. gRPC frees what clients sent in any of its threads: with a heap for each,
+every one of them would keep that much."""
 
 
 async def open_runner(app: web.Application, stack: AsyncExitStack, **options: Any) -> web.AppRunner:
@@ -69,3 +81,21 @@ def start_root_tasks(tasks: Tasks, listed: Iterable[RootTask]) -> None:
     that failed, the reason."""
     for name, period_s, action in listed:
         tasks.root(name, every(period_s, action))
+
+
+def keep_large_buffers() -> bool:
+    """Make the process keep freed body buffers; return whether the C library supports it (glibc).
+
+    Otherwise each body's memory is requested from the kernel anew, which zeroes every page: half of
+    the cost of a body of some MB.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    wanted = (
+        (M_MMAP_THRESHOLD, MMAP_THRESHOLD),
+        (M_TRIM_THRESHOLD, TRIM_THRESHOLD),
+        (M_ARENA_MAX, ARENAS_MAX),
+    )
+    taken = [mallopt(*one) for one in wanted]
+    return all(taken)

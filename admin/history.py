@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, log
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from admin.documents.functions import ColdStartTimes, Quantiles
 from gateway.dispatch.pool import SAMPLES_ENOUGH
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog
@@ -190,20 +191,20 @@ class ColdStarts:
         launched = self._host.get(StartKind(kind, False))
         return total_ms + (_start_ms(launched) if launched else DEFAULT_OVERHEAD_MS[False])
 
-    def table(self, key: str) -> list[dict[str, Any]]:
+    def table(self, key: str) -> list[ColdStartTimes]:
         """Return median and 90th percentile per way and phase of a revision, for `fnctl show`."""
         return [
-            {
-                "device_kind": way.device_kind,
-                "standby": way.by_standby,
-                "samples": durations.total.samples,
-                "total": _pair(durations.total),
-                "phases": {
+            ColdStartTimes(
+                device_kind=way.device_kind,
+                standby=way.by_standby,
+                samples=durations.total.samples,
+                total=_pair(durations.total),
+                phases={
                     phase: _pair(durations.phases[phase])
                     for phase in PHASES
                     if phase in durations.phases
                 },
-            }
+            )
             for way, durations in sorted(self._pools.get(key, {}).items())
         ]
 
@@ -226,8 +227,8 @@ def _start_ms(durations: Durations) -> float:
     return durations.phase_ms("start", 0.5) + durations.phase_ms("import", 0.5)
 
 
-def _pair(sketch: Sketch) -> dict[str, float]:
-    return {f"p{share}_ms": round(sketch.quantile_ms(share / 100), 3) for share in (50, 90)}
+def _pair(sketch: Sketch) -> Quantiles:
+    return Quantiles(*(round(sketch.quantile_ms(share), 3) for share in (0.5, 0.9)))
 
 
 class ServerHistory:
@@ -311,7 +312,7 @@ class ServerHistory:
         gone_ms = (self._wall() - since_s) * 1e3 if state == "waking" else 0.0
         return max(1.0, whole_ms - max(0.0, gone_ms))
 
-    def table(self, pool: str) -> list[dict[str, Any]]:
+    def table(self, pool: str) -> list[ColdStartTimes]:
         """Return median and 90th percentile of a revision's cold starts, per phase."""
         return self._cold_starts.table(pool)
 

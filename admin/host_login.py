@@ -7,15 +7,15 @@ hosts do not need it: so the code of logins is imported with the first login, in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from hosts.checks import Check
 from hosts.errors import Unreachable
-from hosts.findings import Check
 from registry.errors import BadRequest, HostRefused
 from registry.model.hosts import SshHost
 
@@ -49,7 +49,7 @@ class Checked:
     """A host that a login has reached, with the results of all checks there."""
 
     host: SshHost
-    checks: Sequence[Check]
+    checks: list[Check]
 
 
 class HostLogins:
@@ -69,10 +69,10 @@ class HostLogins:
             raise _refused(error) from error
         found = Checked(host, checks)
         for check in checks:
-            if not check.is_ok:
+            if check.level == "fail":
                 raise HostRefused(
                     f"{host.address} cannot run replicas: {check.name}: {check.found}",
-                    detail={"hint": check.remedy, "checks": checks_json(checks)},
+                    detail={"hint": check.todo, "checks": checks},
                 )
         return found
 
@@ -82,7 +82,7 @@ class HostLogins:
             await self._try(host)
             return await self._examine(login_of(host), host.engine)
         except Unreachable as error:
-            return [Check("login", is_ok=False, found=str(error), remedy=_hint(error))]
+            return [Check("fail", "login", str(error), _hint(error))]
 
     async def _with_key(self, host: SshHost, *, accepts_key: bool) -> SshHost:
         try:
@@ -109,19 +109,6 @@ def login_of(host: SshHost) -> Login:
         return login_to(host.address, host.identity, key)
     except ValueError as error:
         raise BadRequest(str(error)) from error
-
-
-def checks_json(checks: Sequence[Check]) -> list[dict[str, str]]:
-    """Return checks in the form of `fnctl doctor --json`."""
-    return [
-        {
-            "level": "ok" if one.is_ok else "fail",
-            "name": one.name,
-            "found": one.found,
-            "todo": one.remedy,
-        }
-        for one in checks
-    ]
 
 
 def _refused(error: Unreachable) -> HostRefused:

@@ -67,7 +67,7 @@ class PoolSync:
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle, compiled = self._bundle_of(one.revision.bundle), self._compiled_of(one)
-            spec = pool_spec(one, bundle, self._manager.driver, compiled)
+            spec = pool_spec(one, bundle, self._manager.driver.kind, compiled)
             self._manager.define(spec, binding(one, bundle, compiled))
         if numbers:
             self._defined[namespace, name] = numbers

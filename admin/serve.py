@@ -9,12 +9,13 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Mapping
 
 import structlog
 import uvloop
 
-from admin.buffers import keep_large_buffers
-from admin.compose import address_of, running
+from admin.compose import DRIVERS, OpenDriver, address_of, running
+from admin.gateway_process import keep_large_buffers
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
 from admin.ui import FOLDER, INDEX
@@ -28,11 +29,16 @@ log = structlog.get_logger()
 EXIT_REFUSED = 1
 
 
-def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
+def serve(
+    settings: Settings,
+    drivers: Mapping[str, OpenDriver] = DRIVERS,
+    *,
+    may_start_empty: bool = False,
+) -> int:
     """Serve in the foreground; return 0 after a clean shutdown, 1 if the server could not start.
 
-    `may_start_empty`: a data folder that has lost its database starts anew, without functions and
-    keys.
+    `drivers` are those that the settings may name. `may_start_empty`: a data folder that has lost
+    its database starts anew, without functions and keys.
     """
     logs.set_up(settings.log_format)
     raise_descriptor_limit()
@@ -43,7 +49,7 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
     try:
         if may_start_empty:
             asyncio.run(_start_empty(settings.store()))
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, drivers))
     except FnError as error:
         print(f"fnctl serve: {error.message}", file=sys.stderr)  # noqa: T201 - to the operator
         return EXIT_REFUSED
@@ -87,10 +93,10 @@ async def _start_empty(settings: StoreSettings) -> None:
     )
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, drivers: Mapping[str, OpenDriver]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with running(settings) as server:
+    async with running(settings, drivers) as server:
         # Only now: until the server is open, a signal ends the process as usual.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)

@@ -62,9 +62,8 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="FN_", extra="forbid", frozen=True)
 
-    driver: Literal["process", "docker", "fake"] = "process"
-    """Driver that starts replicas: operating-system processes, Docker containers, or scripted
-    fakes for trying fngate out."""
+    driver: Literal["process", "docker"] = "process"
+    """Driver that starts replicas: operating-system processes or Docker containers."""
     docker_host: str = Field("unix:///var/run/docker.sock", pattern=r"^unix:///.+")
     """Socket of the Docker engine, which must run on this machine."""
     image_cpu: str = "fngate-runtime:cpu"

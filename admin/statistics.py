@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from gateway.metrics.revisions import RevisionNumbers
 from gateway.oip.statistics import (
@@ -14,28 +14,11 @@ from gateway.oip.statistics import (
     RevisionStatistics,
 )
 from gateway.ports import ModelStatistics
+from pool_manager.manager import Manager
 from runtime_image.link.run_counts import RunCount
 
 CLOCK_SET_S: Final = 1.0
 """Min seconds by which the wall clock must move to be taken as set."""
-
-
-class RunTotals(Protocol):
-    """Successful runs of every revision by batch size."""
-
-    def runs(self, pool: str) -> list[RunCount]:
-        """Return a revision's runs by rising rows; those under 0 rows have no size of their own."""
-
-
-class Runs(Protocol):
-    """The pool manager's knowledge of runs."""
-
-    @property
-    def runs(self) -> RunTotals:
-        """Successful runs, as replicas last reported them."""
-
-    async def refresh_runs(self, pools: Collection[str]) -> None:
-        """Ask the replicas of these revisions for their runs up to now, for a limited time."""
 
 
 class ServerStatistics(ModelStatistics):
@@ -44,7 +27,7 @@ class ServerStatistics(ModelStatistics):
     def __init__(
         self,
         read: Callable[[], Mapping[str, RevisionNumbers]],
-        manager: Runs,
+        manager: Manager,
         wall: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:

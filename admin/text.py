@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from registry.model.hosts import other_host
+
+if TYPE_CHECKING:
+    from registry.model.history import ColdStart
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _FULL: Final = "█"
@@ -59,6 +62,11 @@ def size(count: int) -> str:
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def mib(count: float) -> str:
+    """Format MiB in a fitting unit: 20.0 GiB."""
+    return size(round(count * 2**20))
+
+
 def ago(at_s: float, now_s: float) -> str:
     """Format the age of `at_s` at `now_s` (both Unix seconds): "3 min ago"."""
     age_s = now_s - at_s
@@ -102,17 +110,9 @@ def command(*words: str) -> str:
     return shlex.join(words)
 
 
-def get(data: dict[str, Any], *keys: str) -> str:
-    """Return the value below `keys` as text; "" if there is none."""
-    value: Any = data
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return "" if value is None else str(value)
-
-
-def place_of(cold_start: dict[str, Any]) -> str:
+def place_of(cold_start: ColdStart) -> str:
     """Return where a replica started: "cuda", "4 GPUs", or "4 GPUs of gpu2" on another host."""
-    devices = cold_start.get("devices") or []
-    place = f"{len(devices)} GPUs" if len(devices) > 1 else get(cold_start, "device_kind")
-    host = other_host(get(cold_start, "host"))
+    count = len(cold_start.devices)
+    place = f"{count} GPUs" if count > 1 else cold_start.device_kind
+    host = other_host(cold_start.host)
     return f"{place} of {host}" if host else place

@@ -14,8 +14,6 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
-import structlog
-
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.pool import LARGE_ANSWER
@@ -31,8 +29,6 @@ from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, Fla
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.meta import AnswerMeta, pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream
-
-log = structlog.get_logger()
 
 # Module constants: every answer would otherwise repeat these attribute look-ups.
 _RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from time import monotonic
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -163,9 +163,12 @@ class ReplicaLinks(ABC, Generic[S]):
         """Connect to a replica while the manager lists it: up to CONNECT_TRIES attempts, any number
         on another host."""
         peer = self._peers[id]
-        for attempt in count() if peer.endpoint.host else range(CONNECT_TRIES):
+        here = CONNECT_TRIES, CONNECT_RETRY_S
+        tries, longest_s = (sys.maxsize, REMOTE_RETRY_MAX_S) if peer.endpoint.host else here
+        for attempt in range(tries):
             if attempt:
-                await asyncio.sleep(_pause_s(peer.endpoint, attempt))
+                pause_s = CONNECT_RETRY_S * 2.0 ** min(attempt - 1, 10)
+                await asyncio.sleep(min(pause_s, longest_s))
             if id not in self._listed.get(peer.pool, ()):
                 break
             try:
@@ -237,10 +240,3 @@ class ReplicaLinks(ABC, Generic[S]):
     async def _reconnect(self, id: str) -> None:
         await asyncio.sleep(CONNECT_RETRY_S)
         await self._connect(id)
-
-
-def _pause_s(endpoint: ReplicaEndpoint, attempt: int) -> float:
-    """Return the seconds before another attempt to connect."""
-    if not endpoint.host:
-        return CONNECT_RETRY_S
-    return min(CONNECT_RETRY_S * 2.0 ** min(attempt - 1, 10), REMOTE_RETRY_MAX_S)

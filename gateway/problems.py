@@ -1,87 +1,22 @@
-"""The one table that maps errors to HTTP answers (RFC 9457, application/problem+json)."""
+"""HTTP answers of errors: problem documents (RFC 9457, application/problem+json)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp import web
 
+from gateway.problem_document import Problem
 from gateway.replies import CLOSE, GUARD, Reply
+from gateway.statuses import NOT_MODIFIED, OK, STATUS
 from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract import problems
 from runtime_image.contract.errors import RequestError
-
-STATUS: dict[type[errors.FnError], int] = {
-    errors.FnError: 500,
-    errors.Unknown: problems.UNKNOWN.status,
-    errors.UnknownFunction: 404,
-    errors.UnknownRevision: 404,
-    errors.UnknownModel: 404,
-    errors.BadRequest: problems.BAD_REQUEST.status,
-    errors.BadInput: problems.BAD_INPUT.status,
-    errors.UnsupportedType: problems.UNSUPPORTED_TYPE.status,
-    errors.UnsupportedEncoding: problems.UNSUPPORTED_ENCODING.status,
-    errors.ExpectationFailed: problems.EXPECTATION_FAILED.status,
-    errors.HeadTimeout: 408,
-    errors.HeadTooLarge: problems.HEAD_TOO_LARGE.status,
-    errors.TooManyConnections: problems.TOO_MANY_CONNECTIONS.status,
-    errors.NotAcceptable: problems.NOT_ACCEPTABLE.status,
-    errors.MethodNotAllowed: problems.METHOD_NOT_ALLOWED.status,
-    errors.NotServed: 501,
-    errors.BodyTooLarge: problems.BODY_TOO_LARGE.status,
-    errors.BodyTimeout: problems.BODY_TIMEOUT.status,
-    errors.QueueFull: 429,
-    errors.BodyEvicted: 429,
-    errors.WaitBudgetOver: 503,
-    errors.FunctionFailing: 503,
-    errors.FunctionFailed: problems.FUNCTION_FAILED.status,
-    errors.ExecutionTimeout: problems.EXECUTION_TIMEOUT.status,
-    errors.ReplicaDied: 502,
-    errors.ReplicaHung: 502,
-    errors.Poison: 502,
-    errors.AnswerTooLarge: problems.ANSWER_TOO_LARGE.status,
-    errors.UpstreamFailed: 502,
-    errors.UpstreamTimeout: 504,
-    errors.Asleep: 503,
-    errors.PathDenied: 403,
-    errors.ShuttingDown: 503,
-    errors.NoKey: 401,
-    errors.WrongScope: 403,
-    errors.ForeignOrigin: 403,
-    errors.ForeignHost: 421,
-    errors.Refused: 422,
-    errors.HostRefused: 422,
-    errors.BadBundle: 422,
-    errors.BadManifest: 422,
-    errors.BadNeeds: 422,
-    errors.EnvironmentRefused: 422,
-    errors.IndexAway: 503,
-    errors.ModelRefused: 422,
-    errors.ServerRefused: 422,
-    errors.TrialKilled: 503,
-    errors.BuildFailed: 422,
-    errors.BuildGivenUp: 503,
-    errors.Incompatible: 422,
-    errors.Conflict: 409,
-    errors.PreconditionFailed: 412,
-    errors.PreconditionRequired: 428,
-    errors.NoRoom: 503,
-    errors.AdviceUnavailable: 503,
-    errors.StoreUnavailable: 503,
-    errors.RevokedNotStored: 503,
-    errors.DriverError: 503,
-    errors.StartRefused: 503,
-    errors.EngineDown: 503,
-    errors.HostDown: 503,
-    errors.SupervisorAway: 503,
-}
-"""One row per error class. The statuses of errors that servers of ours in replicas answer, too,
-stand in the contract; no other module defines any."""
 
 FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.BAD_INPUT: errors.BadInput,
@@ -92,19 +27,6 @@ FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.ANSWER_TOO_LARGE: errors.AnswerTooLarge,
 }
 """Error class of each request error code that a replica or a codec raises."""
-
-OK, CREATED, ACCEPTED = 200, 201, 202
-FOUND, MOVED, NOT_MODIFIED = 302, 308, 304
-MISTAKES, FAILURES = 400, 500
-"""First status of client errors, and of server errors."""
-
-CLOSED = (STATUS[errors.NoKey], STATUS[errors.WrongScope])
-"""Statuses of requests whose caller may not do this."""
-
-NOT_READY = 503
-"""Status that makes a load balancer skip this server."""
-
-CONTENT_TYPE = problems.CONTENT_TYPE
 
 ENDS_CONNECTION = (
     errors.ShuttingDown,
@@ -138,18 +60,6 @@ def from_request_error(error: RequestError) -> errors.FnError:
     return FROM_REPLICA[error.code](error.message, detail=fields)
 
 
-def is_servers_fault(status: int) -> bool:
-    """Return whether this status is a server error."""
-    return status >= FAILURES
-
-
-def outcome(status: int) -> str:
-    """Return "ok", "refused" (4xx: client error, or rate or queue limit) or "failed" (5xx)."""
-    if status < MISTAKES:
-        return "ok"
-    return "failed" if is_servers_fault(status) else "refused"
-
-
 def line(error: errors.FnError, *, for_admin: bool = False) -> str:
     """Return an error as one text. `for_admin` adds what only administrators may read."""
     text = f"{error.title}: {error.message}"
@@ -158,20 +68,24 @@ def line(error: errors.FnError, *, for_admin: bool = False) -> str:
     return text
 
 
-def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
-    """Return the problem document as JSON data. `for_admin` adds the admin-only fields."""
+_MEMBERS: Final = frozenset(Problem.__struct_fields__)
+
+
+def document(error: errors.FnError, *, for_admin: bool = False) -> Problem:
+    """Return the problem document. `for_admin` adds the admin-only fields."""
     kind = problems.Problem(error.code, error.title, STATUS[type(error)])
-    problem = problems.document(kind, error.message, error.detail)
+    further = {**error.detail, **error.admin_detail} if for_admin else error.detail
+    # A member that the type does not have must not turn an answer into a defect; a test finds it.
+    said = problems.document(kind, error.message, further)
+    problem = Problem(**{name: said[name] for name in said if name in _MEMBERS})
     if error.retry_after_s is not None:
-        problem["retry_after_s"] = math.ceil(error.retry_after_s)
-    if for_admin:
-        problem.update(error.admin_detail)
+        problem.retry_after_s = math.ceil(error.retry_after_s)
     return problem
 
 
 def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
     """Return the problem document as a complete reply."""
-    headers = [("Content-Type", CONTENT_TYPE)]
+    headers = [("Content-Type", problems.CONTENT_TYPE)]
     if error.retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after_s)))))
     if isinstance(error, errors.NoKey):
@@ -231,4 +145,4 @@ def encoded(data: object) -> bytes:
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:
-        return json.dumps(data).encode()
+        return json.dumps(msgspec.to_builtins(data, str_keys=True)).encode()

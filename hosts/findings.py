@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from hosts.checks import Check, Level
 from hosts.errors import shown
 
 SESSIONS: Final = 5
@@ -24,17 +25,6 @@ HOME_MAX: Final = 60
 CONFIG: Final = "/etc/ssh/sshd_config"
 RELOAD: Final = "systemctl reload ssh"
 KEYS: Final = "~/.ssh/authorized_keys"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A check of a host: `found` is the present state, `remedy` the line that fixes it, or that
-    would make more of an ok one possible ("" for neither)."""
-
-    name: str
-    is_ok: bool
-    found: str
-    remedy: str = ""
 
 
 class EngineState(Enum):
@@ -121,7 +111,7 @@ def judge(found: Findings) -> list[Check]:
         checks.append(_engine(found))
     if found.has_commands_beside_sftp:
         checks.append(_gpus(found))
-    return [replace(one, found=shown(one.found), remedy=shown(one.remedy)) for one in checks]
+    return [Check(one.level, one.name, shown(one.found), shown(one.todo)) for one in checks]
 
 
 def _sshd(settings: str) -> str:
@@ -132,69 +122,69 @@ def _sshd(settings: str) -> str:
 def _commands(found: Findings) -> Check:
     name = "SSH commands"
     if found.runs_commands:
-        return Check(name, True, "run")
+        return Check("ok", name, "run")
     if not found.sessions:
-        return Check(name, False, "no session is allowed", _sshd("MaxSessions 10"))
+        return Check("fail", name, "no session is allowed", _sshd("MaxSessions 10"))
     shell = f"usermod --shell /bin/sh {found.user}"
     if "not available" in found.command_error:
-        return Check(name, False, found.command_error, f"give the user a shell: {shell}")
+        return Check("fail", name, found.command_error, f"give the user a shell: {shell}")
     if found.is_noisy:
         remedy = "~/.bashrc of the login, first line: case $- in *i*) ;; *) return ;; esac"
-        return Check(name, False, f"the shell writes at its start: {found.command_error}", remedy)
+        return Check("fail", name, f"the shell writes at its start: {found.command_error}", remedy)
     remedy = (
         f"{CONFIG}: no ForceCommand for {found.user}, then {RELOAD}; {KEYS}: no command= before"
         f" the key; if its shell is none: {shell}"
     )
-    return Check(name, False, f"another command runs: {found.command_error}", remedy)
+    return Check("fail", name, f"another command runs: {found.command_error}", remedy)
 
 
 def _sftp(found: Findings) -> Check:
     name = "SFTP"
     if found.has_sftp:
-        return Check(name, True, "open")
+        return Check("ok", name, "open")
     if not found.runs_commands:
-        return Check(name, False, found.sftp_error, "first fix SSH commands")
-    return Check(name, False, found.sftp_error, _sshd("Subsystem sftp internal-sftp"))
+        return Check("fail", name, found.sftp_error, "first fix SSH commands")
+    return Check("fail", name, found.sftp_error, _sshd("Subsystem sftp internal-sftp"))
 
 
 def _forwarding(found: Findings) -> Check:
     """Judge by the directions that work; TCP distinguishes the settings of one direction."""
     name = "SSH forwarding of sockets"
     if not found.has_sftp and not found.runs_commands:
-        return Check(name, False, "not tried", "first fix SSH commands")
+        return Check("fail", name, "not tried", "first fix SSH commands")
     if found.forwards_there and found.forwards_here:
-        return Check(name, True, "in both directions")
+        return Check("ok", name, "in both directions")
     if found.forwards_there:
         return Check(
+            "fail",
             name,
-            False,
             "only to the host: AllowStreamLocalForwarding local, or AllowTcpForwarding local",
             _sshd("AllowStreamLocalForwarding yes, AllowTcpForwarding yes"),
         )
     if found.forwards_here and found.forbids_tcp:
         return Check(
+            "fail",
             name,
-            False,
             "only from the host: PermitOpen, or AllowTcpForwarding remote",
             _sshd("PermitOpen any, AllowTcpForwarding yes") + f"; {KEYS}: no permitopen=",
         )
     if found.forwards_here:
         return Check(
+            "fail",
             name,
-            False,
             "only from the host: AllowStreamLocalForwarding remote",
             _sshd("AllowStreamLocalForwarding yes"),
         )
     if not found.forbids_tcp:
         return Check(
+            "fail",
             name,
-            False,
             "in no direction: AllowStreamLocalForwarding no",
             _sshd("AllowStreamLocalForwarding yes"),
         )
     return Check(
+        "fail",
         name,
-        False,
         "in no direction, and no TCP: AllowTcpForwarding no, DisableForwarding yes, or a key with"
         " restrict or no-port-forwarding",
         _sshd("AllowTcpForwarding yes, DisableForwarding no") + f"; {KEYS}:"
@@ -206,43 +196,44 @@ def _sessions(found: Findings) -> Check:
     name = "SSH sessions"
     text = f"{found.sessions} at the same time"
     if found.sessions >= SESSIONS_MIN:
-        return Check(name, True, f"at least {text}" if found.sessions >= SESSIONS else text)
-    return Check(name, False, text, _sshd("MaxSessions 10"))
+        return Check("ok", name, f"at least {text}" if found.sessions >= SESSIONS else text)
+    return Check("fail", name, text, _sshd("MaxSessions 10"))
 
 
 def _logins(found: Findings) -> Check:
     name = "SSH logins"
     if found.logins == LOGINS:
-        return Check(name, True, f"at least {LOGINS} at the same time")
+        return Check("ok", name, f"at least {LOGINS} at the same time")
     text = f"{found.logins} of {LOGINS} at the same time: {found.login_error}"
-    return Check(name, False, text, _sshd("MaxStartups 10:30:100, PerSourceMaxStartups none"))
+    return Check("fail", name, text, _sshd("MaxStartups 10:30:100, PerSourceMaxStartups none"))
 
 
 def _home(found: Findings) -> Check:
     name = "home folder"
     if not found.has_sftp:
-        return Check(name, False, "not known", "first fix SFTP")
+        return Check("fail", name, "not known", "first fix SFTP")
     if found.home_error:
         remedy = f"mkhomedir_helper {found.user}, or chown it to {found.user}"
-        return Check(name, False, f"{found.home}: {found.home_error}", remedy)
+        return Check("fail", name, f"{found.home}: {found.home_error}", remedy)
     if len(found.home) > HOME_MAX:
         text = f"{found.home} has {len(found.home)} characters, too many for sockets below it"
         remedy = f"usermod --move-home --home /home/{found.user} {found.user}"
-        return Check(name, False, text, remedy)
-    return Check(name, True, f"{found.home} is writable")
+        return Check("fail", name, text, remedy)
+    return Check("ok", name, f"{found.home} is writable")
 
 
 def _disk(found: Findings) -> Check:
     name = "disk"
     if not found.free:
         # Not all servers report it.
-        return Check(name, found.has_sftp, "the free space is not known", "first fix SFTP")
+        level: Level = "ok" if found.has_sftp else "fail"
+        return Check(level, name, "the free space is not known", "first fix SFTP")
     text = ", ".join(f"{free / GIB:.1f} GiB free in {at}" for at, free in found.free.items())
     full = [at for at, free in found.free.items() if free < FREE_MIN]
     if not full:
-        return Check(name, True, text)
+        return Check("ok", name, text)
     remedy = f"free at least {FREE_MIN // GIB} GiB in {' and '.join(full)}: docker image prune"
-    return Check(name, False, text, remedy)
+    return Check("fail", name, text, remedy)
 
 
 def _engine(found: Findings) -> Check:
@@ -269,17 +260,17 @@ def _engine(found: Findings) -> Check:
     }
     if engine.state in closed:
         text, remedy = closed[engine.state]
-        return Check(name, False, text, remedy)
+        return Check("fail", name, text, remedy)
     if engine.error:
-        return Check(name, False, engine.error, "systemctl restart docker")
+        return Check("fail", name, engine.error, "systemctl restart docker")
     text = f"Docker {engine.version}, API {engine.api}, {engine.machine}"
     if _numbers(engine.api) < API_OLDEST:
         oldest = ".".join(map(str, API_OLDEST))
-        return Check(name, False, text, f"upgrade Docker Engine: API {oldest} (20.10) or newer")
+        return Check("fail", name, text, f"upgrade Docker Engine: API {oldest} (20.10) or newer")
     if engine.machine != found.machine:
         remedy = f"take a machine with {found.machine}: the images here are for it"
-        return Check(name, False, text, remedy)
-    return Check(name, True, text)
+        return Check("fail", name, text, remedy)
+    return Check("ok", name, text)
 
 
 def _gpus(found: Findings) -> Check:
@@ -287,23 +278,23 @@ def _gpus(found: Findings) -> Check:
     gpus = found.gpus
     if gpus.error:
         remedy = "modprobe nvidia; if nvidia-smi still fails: reinstall the NVIDIA driver, reboot"
-        return Check(name, False, gpus.error, remedy)
+        return Check("fail", name, gpus.error, remedy)
     if not gpus.found and gpus.cards:
         # Not a failure: it may be the card of a screen, and the host runs replicas without it.
         text = f"{gpus.cards} NVIDIA cards without a driver: CPU slots only"
         remedy = "for its GPUs: apt-get install nvidia-driver nvidia-container-toolkit, then reboot"
-        return Check(name, True, text, remedy)
+        return Check("ok", name, text, remedy)
     if not gpus.found:
-        return Check(name, True, "no NVIDIA driver: CPU slots only")
+        return Check("ok", name, "no NVIDIA driver: CPU slots only")
     text = "; ".join(gpus.found)
     if gpus.has_toolkit or found.container_engine.has_nvidia:
-        return Check(name, True, text)
+        return Check("ok", name, text)
     if not found.container_engine.version:
         unknown = f"{text}; whether the container toolkit is installed is not known"
-        return Check(name, False, unknown, "first mend the checks above")
+        return Check("fail", name, unknown, "first mend the checks above")
     return Check(
+        "fail",
         name,
-        False,
         f"no NVIDIA container toolkit for {text}",
         "apt-get install nvidia-container-toolkit && nvidia-ctk runtime configure"
         " --runtime=docker && systemctl restart docker",

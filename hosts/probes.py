@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import asyncssh
 
+from hosts.checks import Check
 from hosts.commands import CommandSession, start_command
 from hosts.errors import Unreachable
-from hosts.findings import LOGINS, SESSIONS, Check, Engine, EngineState, Findings, Gpus, judge
+from hosts.findings import LOGINS, SESSIONS, Engine, EngineState, Findings, Gpus, judge
 from hosts.link import Link, Timing
 from hosts.login import LoggedIn, Login, log_in
 from registry.tasks import Tasks

@@ -37,7 +37,19 @@ class Processes(Protocol):
         other replica, which measures itself, and if they are unknown."""
 
 
-class Driver(Protocol):
+class DriverFacts(Protocol):
+    """What deploys must know of a driver."""
+
+    kind: str
+    """Its name in settings and messages."""
+    is_contained: bool
+    """Whether code of functions runs in containers: without the server's rights, and without the
+    programs of this machine."""
+    images: Images | None
+    """Images that servers may run, None under a driver that runs none."""
+
+
+class Driver(DriverFacts, Protocol):
     """Starts and stops replicas; independent of pools.
 
     Methods raise only `registry.errors.DriverError`, with the reason. Its subclass `EngineDown`
@@ -45,9 +57,6 @@ class Driver(Protocol):
     until the engine is back.
     """
 
-    kind: str
-    images: Images | None
-    """Images that servers may run, None under a driver that runs none."""
     exits: Exits
     engine_losses: EngineLosses
     processes: Processes

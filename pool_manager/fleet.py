@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import structlog
@@ -30,6 +30,8 @@ class Fleet:
         self.engine_losses = Subscribers[[str, str]]()
         """Those of all hosts: the name of the host and the reason."""
         self._hosts: dict[str, ReplicaHost] = {}
+        self._unsubscribe: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {}
+        """What ends the subscriptions at a host, by its name."""
         self._host_of: dict[str, str] = {}
         self._records: dict[str, dict[str, ReplicaRecord]] = {}
         self.add(first)
@@ -44,14 +46,22 @@ class Fleet:
     def add(self, host: ReplicaHost) -> None:
         """Add a host, in place of one of the same name."""
         if self._hosts.get(host.name) is not host:
+            self._end_subscriptions(host.name)
             self._hosts[host.name] = host
-            host.exits.subscribe(self.exits.notify)
-            host.engine_losses.subscribe(partial(self.engine_losses.notify, host.name))
+            self._unsubscribe[host.name] = (
+                host.exits.subscribe(self.exits.notify),
+                host.engine_losses.subscribe(partial(self.engine_losses.notify, host.name)),
+            )
 
     def remove(self, name: str) -> None:
         """Remove a host, if there is one of this name."""
         self._hosts.pop(name, None)
+        self._end_subscriptions(name)
         self._drop_records(name)
+
+    def _end_subscriptions(self, name: str) -> None:
+        for unsubscribe in self._unsubscribe.pop(name, ()):
+            unsubscribe()
 
     def find(self, name: str) -> ReplicaHost | None:
         """Return a host, None if there is none of this name."""
@@ -127,7 +137,7 @@ class FleetImages:
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove the pins from all images except those with these ids."""
-        await self._own.unpin_others(ids)
+        await self._fleet.first.files.unpin_others(ids)
         await self._unpin_there(ids)
 
     async def prune(self, ids: Collection[str]) -> list[RemovedImage]:

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pool_manager.core.hosts import HostMemory
+from pool_manager.core.hosts import HostMemory, HostState
 from pool_manager.driver import Driver, EngineLosses, Exits, Processes
 from pool_manager.ports import Binding, ControlConnections, Gpus
 from registry.exchange import HostRoute
@@ -116,8 +116,9 @@ class HostFiles(Protocol):
         take minutes. Raises StartRefused for what no repetition brings."""
 
     async def place(self, id: str, binding: Binding | None, *, is_read_soon: bool = False) -> None:
-        """Fill the model folder of a replica that is about to start, or of a standby; with None,
-        empty it. `is_read_soon`: files on the disk of this process are read ahead."""
+        """Fill the model folder of a replica that is about to start, or of a standby, whose data
+        socket is sealed with that (`HostTransport.seal`); with None, empty it. `is_read_soon`:
+        files on the disk of this process are read ahead."""
 
     def end_reading(self, id: str) -> None:
         """End the reading ahead for a replica, whose start is over."""
@@ -167,7 +168,7 @@ class HostView:
 
     name: str
     address: str = ""
-    state: str = "joining"
+    state: HostState = HostState.JOINING
     reason: str = ""
     since_s: float = 0.0
     labels: dict[str, str] = field(default_factory=dict)

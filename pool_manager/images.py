@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pool_manager.ports import ServerContainer
+if TYPE_CHECKING:
+    from pool_manager.ports import ServerContainer
 
 
 @dataclass(frozen=True, slots=True)

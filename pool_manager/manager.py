@@ -23,7 +23,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, PoolSpec, Replica
-from pool_manager.driver import Driver
+from pool_manager.driver import Driver, DriverFacts
 from pool_manager.fleet import FleetImages
 from pool_manager.golden import GoldenSamples
 from pool_manager.gpus.occupancy import GpuOccupancy
@@ -46,7 +46,7 @@ from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Emit, Wiring
 from pool_manager.replicas.run_folders import RunFolders, new_ids
 from pool_manager.replicas.trial_parks import TrialParks
-from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
+from pool_manager.reports import Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
@@ -55,6 +55,7 @@ from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.builds import DeviceType
 from registry.compilation import Compiled
 from registry.exchange import Load, PoolEndpoints, decode_demand
+from registry.model.history import Decision
 from registry.model.hosts import Host
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.compiled import UpgradeResult
@@ -251,9 +252,9 @@ class Manager:
         await self._hosts.close_own()
 
     @property
-    def driver(self) -> str:
-        """Kind of the driver of this machine: "process", "docker" or "fake"."""
-        return self._fleet.first.driver.kind
+    def driver(self) -> DriverFacts:
+        """What is known of the driver of this machine."""
+        return self._fleet.first.driver
 
     def define_host(self, host: Host) -> None:
         """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.

@@ -7,29 +7,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple
 
 import msgspec
 
 from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, Replica, State
+from pool_manager.core.state import Device, DeviceState, Replica, State
 from pool_manager.host import Located
 from pool_manager.parked import wake_s, wake_text
 from pool_manager.ports import Binding, Charges, GpuView, GpuViews, Recorder
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
-from registry.model.history import ColdStart, StateInterval
-
-DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
-
-
-class Decision(NamedTuple):
-    """A decision about a pool and its reason in words, made at `at_s` (Unix seconds)."""
-
-    at_s: float
-    text: str
+from registry.model.history import ColdStart, Decision, StateInterval
 
 
 class Journal:

@@ -16,6 +16,9 @@ TYPE_DIGITS: Final = 16
 """Hexadecimal digits of a type's digest."""
 
 
+Outside = Literal["ordinary", "refuse"]
+
+
 @dataclass(frozen=True, slots=True)
 class Compilation:
     """How a revision's model is compiled in the background: the part of [runtime] about it.
@@ -27,7 +30,7 @@ class Compilation:
 
     engine: Literal["tensorrt", "auto"]
     shapes: tuple[ShapeRange, ...] = ()
-    outside: Literal["ordinary", "refuse"] = "ordinary"
+    outside: Outside = "ordinary"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,4 +1,4 @@
-"""The class tree of all errors that can reach a client; `gateway/problems.py` maps it to HTTP."""
+"""The class tree of all errors that can reach a client; `gateway/statuses.py` maps it to HTTP."""
 
 from __future__ import annotations
 

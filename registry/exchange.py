@@ -7,7 +7,7 @@ transport.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -101,9 +101,11 @@ def place_of(devices: tuple[str, ...]) -> str:
     return devices[0] if devices else ""
 
 
+PoolState = Literal["cold", "waking", "warm", "parked", "draining", "failing"]
+
+
 class PoolEndpoints(msgspec.Struct, frozen=True):
-    """State of one pool for the gateways. `state` is cold, waking, warm, parked, draining or
-    failing.
+    """State of one pool for the gateways; "gone" is that of a removed revision.
 
     `ended` gives the cause of death of recent replicas that had served, by replica id, as text for
     clients. `kept_by` are the functions, as NAMESPACE/NAME, whose `min` keeps the devices that the
@@ -111,7 +113,7 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     """
 
     replicas: list[ReplicaEndpoint]
-    state: str
+    state: Literal[PoolState, "gone"]
     reason: str
     retry_after_s: float = 0.0
     log_tail: list[str] = []

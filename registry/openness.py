@@ -26,7 +26,6 @@ class Decision(NamedTuple):
     exposure: tuple[str, ...] = ()
 
 
-UNDECIDED: Final = Decision()
 CLOSED: Final = Decision(Openness.CLOSED)
 
 

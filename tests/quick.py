@@ -43,7 +43,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "gateway/http/plain_heads": ("property/test_front_differential.py",),
     "gateway/metrics/": ("property/test_metrics.py", "property/test_sketch.py"),
     "gateway/oip/": ("property/test_oip_bodies.py",),
-    "gateway/problems.py": ("unit/gateway/grpc/test_codes.py", "test_reference.py"),
+    "gateway/statuses.py": ("unit/gateway/grpc/test_codes.py", "test_reference.py"),
     "gateway/proxy/": (
         "property/test_body_framing.py",
         "property/test_proxied_heads.py",

@@ -34,6 +34,7 @@ POLLING = {
     "tests/support/chat/chat.py": "it listens late if it is told to",
     "tests/support/dashboard/pictures.py": "callers keep a pace that the picture shows",
     "tests/support/leaks.py": "threads of gRPC close descriptors when they come to it",
+    "tests/support/fake_driver/sidecar.py": "its slots have a clock of their own",
     "tests/support/faulty/answers.py": "slow answers are one of its behaviours",
     "tests/support/faulty/faulty.py": "it listens late if it is told to",
     "tests/support/faulty/lies.py": "it breaks off answers that have begun to arrive",
@@ -45,7 +46,7 @@ POLLING = {
 
 SPAWNERS = {"registry/tasks.py", "python_runner/connections.py", "python_runner/workers.py"}
 """The runner imports nothing of the registry; each of its tasks is held by what began it."""
-STATUSES = {"gateway/problems.py"}
+STATUSES = {"gateway/statuses.py"}
 
 
 @functools.cache

@@ -6,11 +6,13 @@ Recorded arrivals and cold starts become a case, which is simulated once per val
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from random import Random
 from statistics import median
 from typing import Final
+
+from msgspec.structs import replace
 
 from admin.advice.fleet import BIND_S
 from admin.advice.load_model import (
@@ -23,6 +25,7 @@ from admin.advice.load_model import (
     spread,
 )
 from admin.advice.simulation import World
+from admin.documents.history import Advice, AdviceBasis, AdviceRow
 from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits
@@ -63,24 +66,10 @@ class Case:
     server: ServerShape | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Result of simulating `idle_s`. `held` requests found no replica and waited `waited_s` seconds
-    in total. `device_s` is from launch to exit, `idle_device_s` the part without a run."""
-
-    idle_s: float
-    cold_starts: int
-    waited_s: float
-    held: int
-    device_s: float
-    idle_device_s: float
-    is_current: bool
-
-
-def advise(case: Case, idle_s: Sequence[float] = IDLE_S) -> list[Row]:
+def advise(case: Case, idle_s: Sequence[float] = IDLE_S) -> list[AdviceRow]:
     """Return one row for each of `idle_s` and the current value, rising. Values that are
     `is_blurred` are left out, except the current one."""
-    rows: list[Row] = []
+    rows: list[AdviceRow] = []
     is_settled = False
     for each in sorted({*idle_s, case.idle_s}):
         is_current = each == case.idle_s
@@ -132,8 +121,8 @@ def _play(case: Case, idle_s: float) -> Figures:
     return World(conditions, [function]).run().figures
 
 
-def _row(figures: Figures, idle_s: float, *, is_current: bool) -> Row:
-    return Row(
+def _row(figures: Figures, idle_s: float, *, is_current: bool) -> AdviceRow:
+    return AdviceRow(
         idle_s=idle_s,
         cold_starts=figures.cold_starts,
         waited_s=round(figures.held_wait_s, 3),
@@ -156,23 +145,10 @@ class RecordedSpan:
     expected_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """A case, or None if there is too little data, with notes on its limits."""
-
-    from_s: float
-    to_s: float
-    requests: int
-    cold_s: float
-    run_s: float
-    cold_starts_seen: int
-    case: Case | None
-    notes: list[str]
-
-
-def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
-    """Return the evidence from the history in `span`, from the function's creation on, in whole
-    minutes."""
+def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> tuple[Advice, Case | None]:
+    """Return the advice from the history in `span`, from the function's creation on, in whole
+    minutes, without rows but with notes on its limits; and the case that gives the rows, None if
+    there is too little data."""
     function = deployed.function
     from_s = max(span.from_s, int(function.created_s) // 60 * 60)
     to_s = max(from_s, int(span.to_s) // 60 * 60)
@@ -202,7 +178,8 @@ def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
             _server(deployed),
         )
         notes += _notes(case, span)
-    return Evidence(from_s, to_s, requests, cold_s, run_s, seen, case, notes)
+    basis = AdviceBasis(round(cold_s * 1e3, 1), round(run_s * 1e3, 3), seen)
+    return Advice(from_s, to_s, requests, function.scaling.idle_s, basis, [], notes), case
 
 
 def _server(deployed: Deployed) -> ServerShape | None:

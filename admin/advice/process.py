@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from admin.advice.advice import Case, Row, advise
+from admin.advice.advice import Case, advise
+from admin.documents.history import AdviceRow
 from registry.errors import AdviceUnavailable, ShuttingDown
 
 log = structlog.get_logger()
@@ -32,7 +33,7 @@ class Advisor:
         self._child: asyncio.subprocess.Process | None = None
         self._is_busy = self._is_closed = False
 
-    async def rows(self, case: Case) -> list[Row]:
+    async def rows(self, case: Case) -> list[AdviceRow]:
         """Simulate a case; cancelling the call ends the child.
 
         Raises AdviceUnavailable if another case is being simulated, or if this one takes too long
@@ -55,7 +56,7 @@ class Advisor:
             ) from None
         finally:
             self._is_busy = False
-        return msgspec.json.decode(output, type=list[Row])
+        return msgspec.json.decode(output, type=list[AdviceRow])
 
     async def _play(self, question: bytes) -> bytes:
         if self._is_closed:

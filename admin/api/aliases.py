@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-import msgspec
 from aiohttp import web
 
-from admin.api.functions import page_of
+from admin.api.answers import json_answer, page_of, read_request
 from admin.deploy.deploys import Deploys
-from gateway.http.bodies import read_body
-from gateway.problems import CREATED, OK, json_answer
-from registry.bounded_text import read_json
+from admin.documents.requests import AliasRequest
+from admin.documents.server import AliasRow, NewAlias, RemovedAlias
+from gateway.statuses import CREATED, OK
 from registry.catalog import Catalog
 
 REQUEST_MAX: Final = 4 * 1024
-READ_S: Final = 10.0
 _AT: Final = "@"
 """Between function and alias in a cursor: neither can have it."""
-
-
-class AliasRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A further name of the model of a function."""
-
-    function: str
-    alias: str
-
-
-class _Alias(NamedTuple):
-    function: str
-    alias: str
-
-    def view(self) -> dict[str, Any]:
-        return {"alias": self.alias, "function": self.function}
-
-    def cursor(self) -> str:
-        return f"{self.function}{_AT}{self.alias}"
 
 
 class AliasRoutes:
@@ -51,25 +31,24 @@ class AliasRoutes:
         page, only = page_of(request.query), request.query.get("function", "")
         if only:
             self._catalog.resolve(only)
-        return page.answer(self._rows(page.start, only), _Alias.cursor, _Alias.view)
+        return page.answer(self._rows(page.start, only))
 
     async def add_alias(self, request: web.Request) -> web.Response:
         """Give a function's model a further name: 201, or 200 if it has that name already. A name
         that another function has is refused with 409, which names the function."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body, AliasRequest, "the alias")
+        wanted = await read_request(request, AliasRequest, "the alias", REQUEST_MAX)
         function, is_new = await self._deploys.add_alias(wanted.function, wanted.alias)
-        answer = {"alias": wanted.alias, "function": function.name, "created": is_new}
+        answer = NewAlias(wanted.alias, function.name, is_new)
         return json_answer(answer, CREATED if is_new else OK)
 
     async def remove_alias(self, request: web.Request) -> web.Response:
         """Remove an alias, named by the query's `alias`, as it may have slashes."""
         alias = request.query.get("alias", "")
         function = await self._deploys.remove_alias(alias)
-        return json_answer({"removed": alias, "function": function.name})
+        return json_answer(RemovedAlias(alias, function.name))
 
-    def _rows(self, start: str, only: str) -> Iterator[_Alias]:
-        """Yield aliases from the cursor `start` on, by function and alias."""
+    def _rows(self, start: str, only: str) -> Iterator[tuple[str, AliasRow]]:
+        """Yield cursors and aliases from the cursor `start` on, by function and alias."""
         first, _, alias = start.partition(_AT)
         for deployed in self._catalog.walk(max(first, only)):
             name = deployed.function.name
@@ -77,4 +56,4 @@ class AliasRoutes:
                 return
             for one in deployed.function.aliases:
                 if name != first or one >= alias:
-                    yield _Alias(name, one)
+                    yield f"{name}{_AT}{one}", AliasRow(one, name)

@@ -15,7 +15,6 @@ from admin.api.aliases import AliasRoutes
 from admin.api.context import CALLER, AdminContext
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
-from admin.api.documents.routes import PREFIX
 from admin.api.environments import EnvironmentRoutes
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
@@ -33,18 +32,19 @@ from admin.api.secrets import SecretRoutes
 from admin.api.table import Handlers, Scoped, table
 from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
+from admin.documents.routes import PREFIX
 from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
 from admin.host_login import HostLogins
 from admin.ui.files import UiPages, read_files
 from gateway.admission.access import Access
-from gateway.admission.callers import Need
 from gateway.admission.credentials import Realm
 from gateway.http.bodies import continue_later
 from gateway.http.boundary import ErrorBoundary, Handler
 from gateway.http.call_route import credential_in
 from gateway.waits import OpenRequests
 from registry.errors import FnError, RevokedNotStored, Unknown
+from registry.model.keys import Need
 from registry.tasks import Tasks
 
 SHIELDED = ("POST", "PATCH", "DELETE")
@@ -180,9 +180,10 @@ class Admin:
             EnvironmentRoutes(manager, deploys.packages),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
-        DocumentPages(boundary, table(handlers)).add_routes(app)
+        DocumentPages(boundary).add_routes(app)
         UiPages(boundary, read_files()).add_routes(app)
         waiting = (deploys.runner, operate, events.streams, logs.streams, hosts)
+        deploys.runner.begin_waiting()
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
 

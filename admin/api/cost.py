@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 from aiohttp import web
 
+from admin.api.answers import json_answer
 from admin.api.usage import DEFAULT, by_of, since_s
 from admin.cost import BY_NO_KEY, Cost, costs, costs_by_key, total
+from admin.documents.history import CostItem, Costs, CostSums
 from admin.prices import Prices
 from admin.store import Store
-from admin.views import note_of
-from gateway.problems import json_answer
+from admin.views import note_of, struct_of
 from registry.names import check_name
 from registry.store.usage import GROUPS_MAX, By
 from registry.usage import IDLE, OTHERS, bucket_of
@@ -47,42 +49,30 @@ class CostRoutes:
             found = costs_by_key(found, await store.usage.busy(from_s, to_s, function))
         ranked = sorted(found.items(), key=lambda item: (-(item[1].cost or 0), -item[1].held_s))
         return json_answer(
-            {
-                "by": by,
-                "from_s": from_s,
-                "to_s": round(to_s, 3),
-                "currency": self._prices.currency if self._prices else None,
-                "items": [self._item(by, id, one) for id, one in ranked[:GROUPS_MAX]],
-                "left_out": max(0, len(ranked) - GROUPS_MAX),
-                "total": cost_json(whole),
-                "next": None,
-            }
+            Costs(
+                by=by,
+                from_s=from_s,
+                to_s=round(to_s, 3),
+                currency=self._prices.currency if self._prices else None,
+                items=[self._item(by, id, one) for id, one in ranked[:GROUPS_MAX]],
+                left_out=max(0, len(ranked) - GROUPS_MAX),
+                total=sums_of(whole),
+                next=None,
+            )
         )
 
-    def _item(self, by: By, id: str, cost: Cost) -> dict[str, Any]:
-        ring, catalog, numbers = self._store.ring, self._store.catalog, cost_json(cost)
+    def _item(self, by: By, id: str, cost: Cost) -> CostItem:
+        ring, numbers = self._store.ring, msgspec.structs.asdict(sums_of(cost))
         if by == "function":
-            return {"function": id, "removed": id != IDLE and catalog.find(id) is None, **numbers}
-        ours = ("", IDLE, BY_NO_KEY, OTHERS)
-        note = note_of(id, ring)
-        removed = id not in ours and ring.with_id(id) is None
-        return {"key": id, "note": note, "removed": removed, **numbers}
+            is_gone = id != IDLE and self._store.catalog.find(id) is None
+            return CostItem(**numbers, function=id, removed=is_gone)
+        is_gone = id not in ("", IDLE, BY_NO_KEY, OTHERS) and ring.with_id(id) is None
+        return CostItem(**numbers, key=id, note=note_of(id, ring), removed=is_gone)
 
 
-def cost_json(cost: Cost) -> dict[str, float | None]:
-    """Return all numbers of a cost."""
-    numbers = {
-        "waking_s": cost.waking_s,
-        "idle_s": cost.idle_s,
-        "busy_s": cost.busy_s,
-        "held_s": cost.held_s,
-        "no_counter_s": cost.no_counter_s,
-        "unpriced_s": cost.unpriced_s,
-        "joules": cost.joules,
-        "device_cost": cost.device_cost,
-        "energy_cost": cost.energy_cost,
-        "cost": cost.cost,
-    }
-    return {
-        name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()
-    }
+def sums_of(cost: Cost) -> CostSums:
+    """Return all numbers of a cost, rounded."""
+    sums = struct_of(CostSums, cost)
+    for name, value in msgspec.structs.asdict(sums).items():
+        setattr(sums, name, value if value is None else round(value, _DIGITS))
+    return sums

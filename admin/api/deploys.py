@@ -9,13 +9,16 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from admin.api.answers import json_answer
 from admin.api.context import CALLER
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import parse_request
-from admin.views import operation_json
+from admin.documents.deploys import Blob
+from admin.documents.functions import Items
+from admin.views import operation_row
 from gateway.http.bodies import read_body, send_continue
 from gateway.http.decompression import encoding_of
-from gateway.problems import ACCEPTED, CREATED, json_answer
+from gateway.statuses import ACCEPTED, CREATED
 from registry.bundles.blobs import UPLOADS_MAX, BlobStore
 from registry.errors import BadRequest, BodyTimeout, Unknown
 from registry.names import check_name
@@ -199,7 +202,7 @@ class UploadRoutes:
                         await upload.write(chunk)
                         arrival.received += len(chunk)
                     slot.whole()
-        return json_answer({"sha256": sha256, "size": size}, CREATED)
+        return json_answer(Blob(sha256, size), CREATED)
 
     async def post_revision(self, request: web.Request) -> web.Response:
         """Start a deploy: 202 with the operation to follow."""
@@ -207,12 +210,12 @@ class UploadRoutes:
         body = await read_body(request, REQUEST_MAX, READ_S)
         operation = await self._deploys.start(name, parse_request(body), request[CALLER])
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
-        return json_answer(operation_json(operation), ACCEPTED, location)
+        return json_answer(operation_row(operation), ACCEPTED, location)
 
     async def list_operations(self, _request: web.Request) -> web.Response:
         """The newest operations, newest first."""
-        items = [operation_json(operation) for operation in await self._deploys.runner.newest()]
-        return json_answer({"items": items, "next": None})
+        items = [operation_row(one) for one in await self._deploys.runner.newest()]
+        return json_answer(Items(items, None))
 
     async def get_operation(self, request: web.Request) -> web.Response:
         """Return one operation. With `wait`, answer once its phase differs from `phase`."""
@@ -222,11 +225,10 @@ class UploadRoutes:
             raise BadRequest(f"wait: expected whole seconds, got {wait[:40]!r}")
         seconds = min(float(wait), WAIT_MAX_S)
         operation = await self._deploys.runner.wait(id, request.query.get("phase", ""), seconds)
-        return json_answer(operation_json(operation))
+        return json_answer(operation_row(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:
         """Cancel a running operation, without any change. Operations that ended or are in their
         phase `switch` stay as they are."""
-        return json_answer(
-            operation_json(await self._deploys.runner.cancel(request.match_info["id"]))
-        )
+        operation = await self._deploys.runner.cancel(request.match_info["id"])
+        return json_answer(operation_row(operation))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 from aiohttp import web
 
+from admin.api.answers import json_answer
 from admin.deploy.environments import EnvironmentView, match
 from admin.deploy.python import PythonPackages
-from gateway.problems import json_answer
+from admin.documents.functions import Items
+from admin.documents.server import (
+    EnvironmentDetail,
+    EnvironmentPackage,
+    EnvironmentRow,
+    PrunedEnvironments,
+    RemovedEnvironment,
+)
 from pool_manager.manager import Manager
 from registry.errors import Unknown
 
@@ -25,7 +32,7 @@ class EnvironmentRoutes:
         """Return every environment: those that are there, being built, and missing ones that a
         revision names."""
         items = [_row(one) for one in await self._views()]
-        return json_answer({"items": items, "next": None})
+        return json_answer(Items(items, None))
 
     async def get_environment(self, request: web.Request) -> web.Response:
         """Return an environment with its packages, by the beginning of its id."""
@@ -43,7 +50,7 @@ class EnvironmentRoutes:
     async def prune(self, _request: web.Request) -> web.Response:
         """Remove all environments that no revision names."""
         removed = await self._packages.prune() if self._packages is not None else []
-        return json_answer({"removed": [_removed(one) for one in removed]})
+        return json_answer(PrunedEnvironments([_removed(one) for one in removed]))
 
     async def _views(self) -> list[EnvironmentView]:
         return await self._packages.views(self._running()) if self._packages is not None else []
@@ -53,42 +60,36 @@ class EnvironmentRoutes:
         return {one.pool for one in self._manager.replicas()}
 
 
-def _row(one: EnvironmentView) -> dict[str, Any]:
+def _row(one: EnvironmentView) -> EnvironmentRow:
     found = one.found
-    return {
-        "id": one.name,
-        "state": one.state,
-        "python": one.lock.python,
-        "package_count": len(one.lock.packages),
-        "size_bytes": found.own + found.shared if found else None,
-        "own_bytes": found.own if found else None,
-        "functions": one.naming.revisions,
-        "live": one.naming.live,
-        "started_s": found.started_s if found else None,
-        "needed_s": found.used_s if found else None,
-    }
+    return EnvironmentRow(
+        id=one.name,
+        state=one.state,
+        python=one.lock.python,
+        package_count=len(one.lock.packages),
+        size_bytes=found.own + found.shared if found else None,
+        own_bytes=found.own if found else None,
+        functions=one.naming.revisions,
+        live=one.naming.live,
+        started_s=found.started_s if found else None,
+        needed_s=found.used_s if found else None,
+    )
 
 
-def _detail(one: EnvironmentView) -> dict[str, Any]:
-    packages = [
-        {
-            "name": each.name,
-            "version": each.version,
-            "size_bytes": each.size,
-            "bundled": each.bundled,
-        }
-        for each in one.lock.packages
-    ]
-    return {
-        **_row(one),
-        "interpreter": one.found.built_with if one.found else "",
-        "platform": one.lock.platform,
-        "libc": one.lock.libc,
-        "files": one.found.files if one.found else None,
-        "packages": packages,
-    }
+def _detail(one: EnvironmentView) -> EnvironmentDetail:
+    return EnvironmentDetail(
+        **msgspec.structs.asdict(_row(one)),
+        interpreter=one.found.built_with if one.found else "",
+        platform=one.lock.platform,
+        libc=one.lock.libc,
+        files=one.found.files if one.found else None,
+        packages=[
+            EnvironmentPackage(each.name, each.version, each.size, each.bundled)
+            for each in one.lock.packages
+        ],
+    )
 
 
-def _removed(one: EnvironmentView) -> dict[str, Any]:
-    row = _row(one)
-    return {"removed": one.name, **{key: row[key] for key in ("own_bytes", "functions")}}
+def _removed(one: EnvironmentView) -> RemovedEnvironment:
+    own_bytes = one.found.own if one.found else 0
+    return RemovedEnvironment(one.name, own_bytes, one.naming.revisions)

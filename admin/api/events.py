@@ -6,27 +6,26 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from admin.api.context import AdminContext
 from admin.api.streaming import Stream, Streams
+from admin.documents.events import DecisionEvent, ErrorEvent, ServerFacts
 from admin.events.hosts import HostChanges
-from admin.events.snapshot import FunctionRows, StateReader, failure_json, function_of, pool_of
+from admin.events.snapshot import FunctionRows, StateReader, failure_row, function_of, pool_of
 from admin.events.sse import Position, position
 from admin.events.watch import EventWatch
 from admin.rates import FunctionRates, Rates
 from admin.settings import Settings
-from admin.views import operation_json
+from admin.views import operation_row
 from gateway.metrics import exchanges
 from gateway.metrics.requests import SECONDS
 from gateway.observing.errors import Failure
-from pool_manager.reports import Decision
-from registry.model.history import ColdStart
+from registry.model.history import ColdStart, Decision
 from registry.model.operations import Operation
 from registry.names import check_name
 
@@ -60,14 +59,11 @@ class EventRoutes:
                     await asyncio.sleep(0)
 
 
-def server_facts(settings: Settings) -> dict[str, Any]:
+def server_facts(settings: Settings) -> ServerFacts:
     """Return the facts that do not change while a server runs."""
-    return {
-        "version": version("fngate"),
-        "driver": settings.driver,
-        "workers": settings.workers,
-        "started_s": round(wall(), 3),
-    }
+    return ServerFacts(
+        version("fngate"), settings.driver, settings.workers, started_s=round(wall(), 3)
+    )
 
 
 def make_rows(context: AdminContext) -> FunctionRows:
@@ -103,16 +99,8 @@ def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack
 
 def _decision(watch: EventWatch, pool: str, decision: Decision) -> None:
     name = function_of(pool)
-    watch.record(
-        "decision",
-        name,
-        {
-            "function": name,
-            "revision": pool.partition("/")[2] if name else "",
-            "at_s": round(decision.at_s, 3),
-            "text": decision.text,
-        },
-    )
+    ref = pool.partition("/")[2] if name else ""
+    watch.record("decision", name, DecisionEvent(name, ref, round(decision.at_s, 3), decision.text))
 
 
 def _host(watch: EventWatch, context: AdminContext, changes: HostChanges, name: str) -> None:
@@ -123,14 +111,13 @@ def _host(watch: EventWatch, context: AdminContext, changes: HostChanges, name: 
 
 def _errors(watch: EventWatch, context: AdminContext, several: list[Failure]) -> None:
     for one in several:
-        about = {"function": one.function}
-        shown = failure_json(one, context.manager.decisions(pool_of(one)))
-        watch.record("error", one.function, {**about, **shown})
+        decisions = context.manager.decisions(pool_of(one))
+        watch.record("error", one.function, failure_row(ErrorEvent, one, decisions))
 
 
 def _cold_start(watch: EventWatch, record: ColdStart) -> None:
-    watch.record("cold_start", record.name, asdict(record))
+    watch.record("cold_start", record.name, record)
 
 
 def _operation(watch: EventWatch, operation: Operation) -> None:
-    watch.record("operation", operation.name, operation_json(operation))
+    watch.record("operation", operation.name, operation_row(operation))

@@ -2,80 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from itertools import islice
-from typing import Any, Final, TypeVar
-
+import msgspec
 from aiohttp import web
 
+from admin.api.answers import json_answer, page_of
 from admin.api.context import AskConnections
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.verify import Samples, trial_keys
+from admin.documents.deploys import OperationRow
+from admin.documents.functions import Exchanges, Items, RevisionRow, Why
+from admin.documents.server import Removed
 from admin.events.snapshot import FunctionRows
 from admin.history import ServerHistory
 from admin.store import Store
-from admin.views import (
-    call_json,
-    connections_json,
-    neighbours,
-    operation_json,
-    precision_json,
-    revision_json,
-)
+from admin.views import exchanges_of, function_detail, neighbours, operation_row, revision_row
 from gateway.openapi.descriptions import example
-from gateway.problems import OK, json_answer
+from gateway.statuses import OK
 from pool_manager.core.starts import Awaited
 from pool_manager.manager import Manager
 from registry.batching import summary
 from registry.catalog import Deployed
-from registry.errors import BadRequest
 from registry.model.operations import Operation
 
-T = TypeVar("T")
-
-PAGE_MAX: Final = 1000
-"""Max items of a page, and the default. A page of this length blocks the event loop, and with it
-all requests, for about 10 ms."""
-CURSOR_MAX: Final = 300
-"""Max characters: a function and one of its aliases fit."""
-
 ITEMS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Requested part of a list: at most `limit` items from the cursor `start` on."""
-
-    limit: int
-    start: str
-
-    def answer(
-        self, rows: Iterable[T], cursor: Callable[[T], str], view: Callable[[T], dict[str, Any]]
-    ) -> web.Response:
-        """Answer with the first rows as `view` renders them. `rows` start at the page and are in
-        cursor order; if more rows follow, `next` is the cursor of the first row left out."""
-        found = list(islice(rows, self.limit + 1))
-        following = cursor(found[self.limit]) if len(found) > self.limit else None
-        items = [view(row) for row in found[: self.limit]]
-        return json_answer({"items": items, "next": following})
-
-
-def page_of(query: Mapping[str, str]) -> Page:
-    """Return the page that a request's query asks for. Raises BadRequest."""
-    start = query.get("next", "")
-    if len(start) > CURSOR_MAX:
-        raise BadRequest(f"next: expected at most {CURSOR_MAX} characters, got {len(start)}")
-    return Page(whole_number(query, "limit", PAGE_MAX, PAGE_MAX), start)
-
-
-def whole_number(query: Mapping[str, str], key: str, default: int, most: int) -> int:
-    """Return the number from 1 to `most` that a query has for `key`. Raises BadRequest."""
-    text = query.get(key, str(default))
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not 1 <= int(text) <= most:
-        raise BadRequest(f"{key}: expected a whole number from 1 to {most}, got {text[:40]!r}")
-    return int(text)
 
 
 class FunctionRoutes:
@@ -108,9 +58,8 @@ class FunctionRoutes:
         await self._rows.gateways.refresh()
         loads = self._rows.gateways.loads()
         return page.answer(
-            self._catalog.walk(page.start),
-            lambda deployed: deployed.function.name,
-            lambda deployed: self._rows.row(deployed, loads),
+            (deployed.function.name, self._rows.row(deployed, loads))
+            for deployed in self._catalog.walk(page.start)
         )
 
     async def get_function(self, request: web.Request) -> web.Response:
@@ -118,37 +67,26 @@ class FunctionRoutes:
         await self._rows.gateways.refresh()
         deployed = self._catalog.resolve(request.match_info["name"])
         loads = self._rows.gateways.loads()
-        origin = f"{request.scheme}://{request.host}"
-        return json_answer(
-            {
-                **self._rows.row(deployed, loads),
-                **self._rows.builds(deployed),
-                "limits": asdict(deployed.function.limits),
-                "spread": deployed.function.scaling.spread,
-                "file_hosts": deployed.function.scaling.file_hosts,
-                "aliases": list(deployed.function.aliases),
-                **call_json(deployed),
-                "precision": precision_json(deployed),
-                "revisions": self._revisions(deployed.function.name),
-                "previous": await self._traffic.previous(deployed.function.name),
-                "cold_starts": self._history.table(deployed.revision.key),
-                "example": example(deployed, origin),
-                "neighbours": neighbours(deployed, self._rows.manager.devices()),
-            },
-            OK,
-            {"ETag": etag(deployed.function)},
-        )
+        name = deployed.function.name
+        detail = function_detail(deployed, self._rows.row(deployed, loads))
+        detail.build, detail.builds = self._rows.builds(deployed)
+        detail.revisions = self._revisions(name)
+        detail.previous = await self._traffic.previous(name)
+        detail.cold_starts = self._history.table(deployed.revision.key)
+        detail.example = example(deployed, f"{request.scheme}://{request.host}")
+        detail.neighbours = neighbours(deployed, self._manager.devices())
+        return json_answer(detail, OK, {"ETag": etag(deployed.function)})
 
     async def list_revisions(self, request: web.Request) -> web.Response:
         """Return the callable revisions, oldest first."""
         name = self._catalog.resolve(request.match_info["name"]).function.name
-        return json_answer({"items": self._revisions(name), "next": None})
+        return json_answer(Items(self._revisions(name), None))
 
     async def remove_function(self, request: web.Request) -> web.Response:
         """Remove a function. Requests in flight finish; queued requests get an error."""
         name = request.match_info["name"]
         await self._deploys.remove(name)
-        return json_answer({"removed": name})
+        return json_answer(Removed(name))
 
     async def why(self, request: web.Request) -> web.Response:
         """Return state and reason, with the latest decisions, cold starts and state intervals, and
@@ -162,62 +100,60 @@ class FunctionRoutes:
         name, key = deployed.function.name, deployed.revision.key
         row = self._rows.row(deployed, self._rows.gateways.loads())
         return json_answer(
-            {
-                "state": row["state"],
-                "reason": row["reason"],
-                "phase": row["phase"],
-                "ready_in_ms": row["ready_in_ms"],
-                "park": row["park"],
-                "blocked": self._manager.blocked(key),
-                "kept_by": self._manager.kept_by(key),
-                "batching": summary(deployed.revision, deployed.profile),
-                "since_s": row["since_s"],
-                "sleeps_at_s": row["sleeps_at_s"],
-                "decisions": _decisions(self._manager, key),
-                "cold_starts": [
-                    asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)
-                ],
-                "intervals": [asdict(r) for r in await self._stored_history.intervals(name, ITEMS)],
-                "operation": self._operation(name),
-                **await self._connected(deployed),
-            }
+            Why(
+                state=row.state,
+                reason=row.reason,
+                phase=row.phase,
+                ready_in_ms=row.ready_in_ms,
+                park=row.park,
+                blocked=self._manager.blocked(key),
+                kept_by=self._manager.kept_by(key),
+                batching=summary(deployed.revision, deployed.profile),
+                since_s=row.since_s,
+                sleeps_at_s=row.sleeps_at_s,
+                decisions=self._manager.decisions(key)[-ITEMS:],
+                cold_starts=await self._stored_history.cold_starts(name, ITEMS),
+                intervals=await self._stored_history.intervals(name, ITEMS),
+                operation=self._operation(name),
+                **msgspec.structs.asdict(await self._exchanges(deployed)),
+            )
         )
 
-    def _operation(self, name: str) -> dict[str, Any] | None:
+    def _operation(self, name: str) -> OperationRow | None:
         """Return the operation of a function that runs: of several, the one that began first."""
         running = self._deploys.runner.running()
         found = next((one for one in running if one.name == name and one.state == "running"), None)
-        return None if found is None else operation_json(found)
+        return None if found is None else operation_row(found)
 
-    def _not_deployed(self, operation: Operation) -> dict[str, Any]:
+    def _not_deployed(self, operation: Operation) -> Why:
         """Return what `why` tells about a function without a revision: its trial, which runs or has
         failed."""
         keys = trial_keys(operation)
         key = next((one for one in keys if self._manager.pool(one) is not None), keys[0])
-        return {
-            "state": "not_deployed",
-            "reason": _why_not_deployed(operation, self._manager.awaited(key)),
-            "phase": None,
-            "ready_in_ms": None,
-            "park": None,
-            "blocked": self._manager.blocked(key),
-            "kept_by": self._manager.kept_by(key),
-            "batching": "",
-            "since_s": operation.ended_s or operation.created_s,
-            "sleeps_at_s": None,
-            "decisions": _decisions(self._manager, key),
-            "cold_starts": [],
-            "intervals": [],
-            "operation": operation_json(operation),
-        }
+        return Why(
+            state="not_deployed",
+            reason=_why_not_deployed(operation, self._manager.awaited(key)),
+            phase=None,
+            ready_in_ms=None,
+            park=None,
+            blocked=self._manager.blocked(key),
+            kept_by=self._manager.kept_by(key),
+            batching="",
+            since_s=operation.ended_s or operation.created_s,
+            sleeps_at_s=None,
+            decisions=self._manager.decisions(key)[-ITEMS:],
+            cold_starts=[],
+            intervals=[],
+            operation=operation_row(operation),
+        )
 
-    async def _connected(self, deployed: Deployed) -> dict[str, Any]:
-        """Return who is connected to a server function; {} for a model."""
+    async def _exchanges(self, deployed: Deployed) -> Exchanges:
+        """Return who is connected to a server function; nothing for a model."""
         if deployed.revision.server is None:
-            return {}
+            return Exchanges()
         function = deployed.function
         found = await self._connections(function.namespace, function.name)
-        return connections_json(found, self._ring)
+        return exchanges_of(found, self._ring)
 
     async def sample(self, request: web.Request) -> web.Response:
         """Return a sample request body for the function, with its content type."""
@@ -225,17 +161,11 @@ class FunctionRoutes:
         kind, body = await self._samples.body(deployed)
         return web.Response(body=body, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
-    def _revisions(self, name: str) -> list[dict[str, Any]]:
+    def _revisions(self, name: str) -> list[RevisionRow]:
         return [
-            revision_json(deployed, self._bundles[deployed.revision.bundle])
+            revision_row(deployed, self._bundles[deployed.revision.bundle])
             for deployed in self._catalog.revisions(name)
         ]
-
-
-def _decisions(manager: Manager, key: str) -> list[dict[str, Any]]:
-    """Return the latest decisions about a pool, oldest first."""
-    found = manager.decisions(key)[-ITEMS:]
-    return [{"at_s": decision.at_s, "text": decision.text} for decision in found]
 
 
 def _why_not_deployed(operation: Operation, awaited: Awaited | None) -> str:

@@ -10,56 +10,24 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from admin.host_login import HostLogins, checks_json, load_logins, login_of
-from admin.views import host_json, host_settings_json
-from gateway.http.bodies import read_body
-from gateway.problems import ACCEPTED, CREATED, OK, json_answer
+from admin.api.answers import flag, json_answer, read_request
+from admin.documents.functions import Items
+from admin.documents.hosts import HostDetail, HostSettings, NewHost, RemovedHost
+from admin.documents.requests import HostChanges, HostRequest
+from admin.host_login import HostLogins, load_logins, login_of
+from admin.views import host_row, struct_of
+from gateway.statuses import ACCEPTED, CREATED
+from hosts.checks import Check
 from pool_manager.host import HostView
 from pool_manager.manager import Manager
-from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict
 from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, SshHost
 from registry.names import is_name
 from registry.store.hosts import HostStore, check_host
 from registry.tasks import Tasks
 
-REQUEST_MAX = 64 * 1024
-READ_S = 10.0
-YES: Final = "true"
-DEFAULTS: Final = SshHost("defaults", address="defaults")
 LOGIN_FIELDS: Final = frozenset({"address", "host_key", "identity", "engine"})
 """Fields whose change needs a new login."""
-
-
-class HostRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A new host. `name` is that of the machine if it is left out. `accept_host_key`: pin the key
-    that a machine without a known key shows."""
-
-    address: str
-    name: str = ""
-    labels: dict[str, str] = {}
-    host_key: str = ""
-    identity: str = ""
-    engine: str = DEFAULTS.engine
-    cpu_slots: int = DEFAULTS.cpu_slots
-    gpus: str = DEFAULTS.gpus
-    files_mib: int = DEFAULTS.files_mib
-    accept_host_key: bool = False
-
-
-class HostChanges(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes of a host; what is left out stays. Labels are merged, null removes one. `draining`:
-    no replica is placed there, and those that run there stop."""
-
-    address: str | msgspec.UnsetType = msgspec.UNSET
-    labels: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
-    host_key: str | msgspec.UnsetType = msgspec.UNSET
-    identity: str | msgspec.UnsetType = msgspec.UNSET
-    engine: str | msgspec.UnsetType = msgspec.UNSET
-    cpu_slots: int | msgspec.UnsetType = msgspec.UNSET
-    gpus: str | msgspec.UnsetType = msgspec.UNSET
-    files_mib: int | msgspec.UnsetType = msgspec.UNSET
-    draining: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class HostRoutes:
@@ -82,14 +50,12 @@ class HostRoutes:
 
     async def list_hosts(self, _request: web.Request) -> web.Response:
         """Return every host, the local machine first."""
-        items = [host_json(view) for view in self._manager.hosts()]
-        return json_answer({"items": items, "next": None})
+        return json_answer(Items([host_row(view) for view in self._manager.hosts()], None))
 
     async def add_host(self, request: web.Request) -> web.Response:
         """Log in to a host, check what it needs, and add it. With `unchecked=true` it is added as
         it is."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body, HostRequest, "the host")
+        wanted = await read_request(request, HostRequest, "the host")
         given = msgspec.structs.asdict(wanted)
         accepts_key = given.pop("accept_host_key")
         host = SshHost(**given, added_s=round(self._wall(), 3))
@@ -98,36 +64,34 @@ class HostRoutes:
         if not host.name:
             host = replace(host, name=_derived_name(host.address))
         self._hosts.check_new(host)
-        checks: list[dict[str, str]] = []
-        if not _is_yes("unchecked", request.query.get("unchecked", "")):
+        checks: list[Check] = []
+        if not flag(request.query, "unchecked"):
             checked = await self._logins.check(host, accepts_key=accepts_key)
-            host, checks = checked.host, checks_json(checked.checks)
+            host, checks = checked.host, checked.checks
         host = await self._hosts.add(host)
-        return json_answer({**self._detail(host), "checks": checks}, CREATED)
+        detail = msgspec.structs.asdict(self._detail(host))
+        return json_answer(NewHost(**detail, checks=checks), CREATED)
 
     async def get_host(self, request: web.Request) -> web.Response:
         """Return a host with its settings, null for one that is not defined here."""
         name = request.match_info["name"]
         view = self._manager.host(name)
         if view is not None and not self._hosts.has(name):
-            return json_answer({**host_json(view), "settings": None})
+            return json_answer(_detail(view, None))
         return json_answer(self._detail(self._hosts.get(name)))
 
     async def patch_host(self, request: web.Request) -> web.Response:
         """Change a host. A new login is checked as that of a new host."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        name = self._named(request)
+        wanted, name = await read_request(request, HostChanges, "the host"), self._named(request)
         before = self._hosts.get(name)
-        changes = _changes(before, read_json(body, HostChanges, "the host"))
+        changes = _changes(before, wanted)
         if name in self._removals and changes.get("is_draining") is not False:
             raise Conflict(f"{name} is being removed; fnctl host drain {name} --undo ends that")
         after = replace(before, **changes)
         await load_logins()
         login_of(after)
         check_host(after)
-        if LOGIN_FIELDS & changes.keys() and not _is_yes(
-            "unchecked", request.query.get("unchecked", "")
-        ):
+        if LOGIN_FIELDS & changes.keys() and not flag(request.query, "unchecked"):
             await self._logins.check(after)
         self._removals.pop(name, None)
         return json_answer(self._detail(await self._hosts.change(name, changes)))
@@ -136,7 +100,7 @@ class HostRoutes:
         """Remove a host: 202 while its replicas drain. An unreachable host with replicas is only
         removed with `force=true`, which forgets them."""
         name = self._named(request)
-        is_forced = _is_yes("force", request.query.get("force", ""))
+        is_forced = flag(request.query, "force")
         self._hosts.get(name)
         view = self._manager.host(name)
         if view and view.replicas and view.state in ("unreachable", "joining") and not is_forced:
@@ -150,17 +114,17 @@ class HostRoutes:
         left = self._manager.host(name)
         if left is None:
             await self._hosts.remove(name)
-            return json_answer({"removed": name, "replicas": 0})
+            return json_answer(RemovedHost(name, 0))
         if name not in self._removals:
             self._removals[name] = asyncio.Event()
             self._tasks.spawn(f"remove {name}", self._follow_removal(name, self._removals[name]))
-        return json_answer({"removed": None, "replicas": left.replicas}, ACCEPTED)
+        return json_answer(RemovedHost(None, left.replicas), ACCEPTED)
 
     async def check_host(self, request: web.Request) -> web.Response:
         """Check all that a host needs."""
         host = self._hosts.get(self._named(request))
         checks = await self._logins.examine(host)
-        return json_answer({"items": checks_json(checks), "next": None}, OK)
+        return json_answer(Items(checks, None))
 
     async def _follow_removal(self, name: str, changed: asyncio.Event) -> None:
         """Remove the row of a host once the manager has forgotten it, unless that is undone."""
@@ -177,9 +141,9 @@ class HostRoutes:
             finally:
                 del self._removals[name]
 
-    def _detail(self, host: SshHost) -> dict[str, Any]:
+    def _detail(self, host: SshHost) -> HostDetail:
         view = self._manager.host(host.name) or HostView(host.name, host.address)
-        return {**host_json(view), "settings": host_settings_json(host)}
+        return _detail(view, struct_of(HostSettings, host))
 
     def _named(self, request: web.Request) -> str:
         """Return the host of the path. Raises BadRequest for one that is not defined here."""
@@ -187,6 +151,10 @@ class HostRoutes:
         if reason := self._manager.why_kept(name):
             raise BadRequest(reason)
         return name
+
+
+def _detail(view: HostView, settings: HostSettings | None) -> HostDetail:
+    return HostDetail(**msgspec.structs.asdict(host_row(view)), settings=settings)
 
 
 def _changes(host: SshHost, wanted: HostChanges) -> dict[str, Any]:
@@ -210,9 +178,3 @@ def _derived_name(address: str) -> str:
     if not is_name(name) or name == LOCAL_HOST:
         raise BadRequest(f"cannot derive a name from {address[:80]!r}; choose one with --name")
     return name
-
-
-def _is_yes(key: str, value: str) -> bool:
-    if value not in ("", YES):
-        raise BadRequest(f"{key}: expected {YES}, got {value[:40]!r}")
-    return value == YES

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from aiohttp import web
 
+from admin.api.answers import json_answer
 from admin.deploy.deploys import Deploys
-from gateway.problems import json_answer
+from admin.documents.server import PrunedImages
 
 
 class ImageRoutes:
@@ -19,5 +18,4 @@ class ImageRoutes:
     async def prune(self, _request: web.Request) -> web.Response:
         """Remove the images that deploys have pulled and that no function needs any more. Images
         that a container uses stay."""
-        removed = [asdict(one) for one in await self._deploys.pins.prune()]
-        return json_answer({"removed": removed})
+        return json_answer(PrunedImages(await self._deploys.pins.prune()))

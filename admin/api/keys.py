@@ -4,39 +4,26 @@ of a request's key."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from admin.api.answers import json_answer, read_request
 from admin.api.context import CALLER
+from admin.documents.events import ServerFacts
+from admin.documents.functions import Items
+from admin.documents.requests import AccessRequest, KeyRequest
+from admin.documents.server import AccessState, KeyRow, NewKey, NewToken, Removed, Session
 from admin.store import TOKEN_FILE, Store, replace_admin_token
-from admin.views import key_json
-from gateway.http.bodies import read_body
-from gateway.problems import CREATED, json_answer
-from registry.bounded_text import read_json
+from admin.views import struct_of
+from gateway.statuses import CREATED
 from registry.errors import BadRequest, Conflict
-from registry.key_form import KeyPriority
 from registry.openness import CLOSED, Decision, Openness
 from registry.store.keys import KeyRing, Keys, Revocations
 
 log = structlog.get_logger()
-
-REQUEST_MAX = 64 * 1024
-READ_S = 10.0
-
-SESSION_FACTS: Final = ("version", "driver", "workers")
-
-
-class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A new key. `scopes`: invoke, invoke:NAME, read, deploy or admin. `priority`: the highest one
-    that its calls may have."""
-
-    scopes: list[str]
-    note: str = ""
-    priority: KeyPriority = KeyPriority.NORMAL
 
 
 class KeyRoutes:
@@ -54,30 +41,24 @@ class KeyRoutes:
         """Return every key that is accepted, without its secret."""
         stored, ring = await self._keys.list(), self._ring
         # A removal that is not stored yet is one all the same.
-        items = [key_json(key) for key in stored if ring.with_id(key.id) is not None]
-        return json_answer({"items": items, "next": None})
+        items = [struct_of(KeyRow, key) for key in stored if ring.with_id(key.id) is not None]
+        return json_answer(Items(items, None))
 
     async def add_key(self, request: web.Request) -> web.Response:
         """Create a key. Only this answer has the secret; the store keeps none."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body, KeyRequest, "the key request")
+        wanted = await read_request(request, KeyRequest, "the key request")
         key, secret = await self._keys.add(
             wanted.scopes, wanted.note, now_s=self._wall(), priority=wanted.priority
         )
         self._ring.put(key)
-        return json_answer({**key_json(key), "secret": secret}, CREATED)
+        row = msgspec.structs.asdict(struct_of(KeyRow, key))
+        return json_answer(NewKey(**row, secret=secret), CREATED)
 
     async def remove_key(self, request: web.Request) -> web.Response:
         """Revoke a key. Requests with it are refused from now on, and what it has open is cut."""
         id = request.match_info["id"]
         await self._revocations.revoke(id)
-        return json_answer({"removed": id})
-
-
-class AccessRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The decision about callers without a key."""
-
-    openness: Openness
+        return json_answer(Removed(id))
 
 
 class AccessRoutes:
@@ -98,8 +79,7 @@ class AccessRoutes:
 
     async def patch_access(self, request: web.Request) -> web.Response:
         """Open the server to everybody who reaches it, or close it to callers without a key."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        openness = read_json(body, AccessRequest, "the request").openness
+        openness = (await read_request(request, AccessRequest, "the request")).openness
         if openness is Openness.LOCAL:
             raise BadRequest("openness: expected open or closed, got local: nobody can undecide it")
         if openness is Openness.OPEN and self._listen:
@@ -134,25 +114,20 @@ class AccessRoutes:
             token = await asyncio.to_thread(replace_admin_token, self._store.settings.data)
             ring.replace_token(token)
         log.warning("the admin token was replaced", before=before, now=ring.token_id)
-        return json_answer({"id": ring.token_id, "replaced": before})
+        return json_answer(NewToken(ring.token_id, before))
 
     def _answer(self) -> web.Response:
         ring = self._store.ring
-        return json_answer(
-            {
-                "openness": ring.openness.value,
-                "exposure": list(self._exposure()),
-                "has_keys": ring.has_keys,
-            }
-        )
+        return json_answer(AccessState(ring.openness, list(self._exposure()), ring.has_keys))
 
 
 class SessionRoutes:
     """Handler for `GET /admin/v1/session`. `facts` do not change while the server runs."""
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
-        self._facts = {key: facts[key] for key in SESSION_FACTS}
+    def __init__(self, facts: ServerFacts) -> None:
+        self._facts = facts
 
     async def get_session(self, request: web.Request) -> web.Response:
         """Return the key's scopes. Every request is checked anew, whatever this answer says."""
-        return json_answer({"scopes": list(request[CALLER].scopes), **self._facts})
+        facts, scopes = self._facts, list(request[CALLER].scopes)
+        return json_answer(Session(scopes, facts.version, facts.driver, facts.workers))

@@ -11,20 +11,20 @@ import msgspec
 from aiohttp import web
 
 from admin.api import streaming
-from admin.api.functions import whole_number
+from admin.api.answers import json_answer, whole_number
 from admin.api.streaming import Stream, Streams
 from admin.deploy.operations import OperationRunner
 from admin.deploy.rollout import last_lines
-from admin.events.snapshot import failure_json, pool_of
+from admin.documents.events import EndEvent, LogEvent
+from admin.documents.functions import FailureRow, Items, ReplicaLog
+from admin.documents.requests import LINES, LINES_MAX
+from admin.events.snapshot import failure_row, pool_of
 from admin.events.sse import frame
 from gateway.observing.errors import RecentFailures
-from gateway.problems import json_answer
 from pool_manager.manager import Manager
 from pool_manager.replicas.logs import LogLines
 from registry.catalog import Catalog, Change
 
-LINES: Final = 100
-LINES_MAX: Final = 10_000
 POLL_S: Final = 0.25
 """Seconds between two reads of logs that have no new lines."""
 BREATH_S: Final = 0.02
@@ -58,10 +58,10 @@ class LogRoutes:
             cursor = request.headers.get("Last-Event-ID", "")
             return await self.streams.serve(request, partial(self._follow, name, lines, cursor))
         items = [
-            {"replica": id, "text": "\n".join(last_lines(text, lines))}
+            ReplicaLog(id, "\n".join(last_lines(text, lines)))
             for id, text in await self._manager.logs(name)
         ]
-        return json_answer({"items": items, "next": None})
+        return json_answer(Items(items, None))
 
     async def _name(self, ref: str) -> str:
         """Return the name of a function, also of one whose first deploy runs or has failed. Raises
@@ -90,12 +90,12 @@ class LogRoutes:
 
 async def _tell(stream: Stream, said: list[LogLines], cursor: str) -> None:
     """Write the events; only the last one carries the cursor, which is behind all of them."""
-    events = []
+    events: list[tuple[str, LogEvent]] = []
     for replica, lines, is_over in said:
         if lines:
-            events.append(("lines", {"replica": replica, "text": "\n".join(lines)}))
+            events.append(("lines", ReplicaLog(replica, "\n".join(lines))))
         if is_over:
-            events.append(("end", {"replica": replica}))
+            events.append(("end", EndEvent(replica)))
     for left, (kind, data) in zip(range(len(events) - 1, -1, -1), events, strict=True):
         await stream.write(frame(kind, _encode(data), "" if left else cursor))
 
@@ -113,8 +113,10 @@ class ErrorRoutes:
         """Return the latest errors, newest first, each with the known causes."""
         function = self._catalog.resolve(request.match_info["name"]).function
         found = self._failures.of(function.namespace, function.name)
-        items = [failure_json(one, self._manager.decisions(pool_of(one))) for one in found]
-        return json_answer({"items": items, "next": None})
+        items = [
+            failure_row(FailureRow, one, self._manager.decisions(pool_of(one))) for one in found
+        ]
+        return json_answer(Items(items, None))
 
     def _changed(self, change: Change) -> None:
         if change.after is None:

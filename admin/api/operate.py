@@ -4,30 +4,36 @@ backup."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import BinaryIO, Final
 
 import msgspec
 import structlog
 from aiohttp import hdrs, web
 
+from admin.api.answers import json_answer, read_request, whole_number
 from admin.api.context import CALLER
-from admin.api.functions import whole_number
 from admin.deploy.builds import Builds
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
-from admin.deploy.plan import parse_rollback
 from admin.deploy.rollout import wait_until
+from admin.documents.functions import Parked, Prepares, Scaled, Slept, Warmed
+from admin.documents.requests import (
+    WARM_MAX_S,
+    WARM_S,
+    PrepareRequest,
+    RollbackRequest,
+    ScalingRequest,
+    SleepRequest,
+)
 from admin.events.snapshot import FunctionRows
 from admin.model_control import warm_up
-from admin.views import can_park, operation_json, park_off, scaling_json
-from gateway.http.bodies import read_body
-from gateway.problems import ACCEPTED, OK, json_answer
+from admin.views import can_park, operation_row, park_off, wake_ms
+from gateway.statuses import ACCEPTED, OK
 from gateway.waits import OpenWaits
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
-from pool_manager.reports import Decision
-from registry.bounded_text import read_json
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     Conflict,
@@ -36,13 +42,13 @@ from registry.errors import (
     FunctionFailing,
     QueueFull,
 )
+from registry.model.history import Decision
 from registry.names import check_name
 from registry.store.recovery.backups import Backups
 
-REQUEST_MAX = 64 * 1024
-READ_S = 10.0
-WARM_S = 60
-WARM_MAX_S = 3600
+SETTLED_S: Final = 0.5
+"""Seconds in which a replica has learnt that its last call has ended."""
+ASK_AGAIN_S: Final = 0.02
 DECIDE_S = 2.0
 """Max wait for replicas that were asked to stop: each accepts or refuses at once."""
 
@@ -54,30 +60,6 @@ SLOW_S: Final = 30.0
 """Max seconds that one piece may wait for the client to read."""
 BACKUP_RETRY_S: Final = 5.0
 HEADERS: Final = {hdrs.CONTENT_TYPE: "application/vnd.sqlite3", hdrs.CACHE_CONTROL: "no-store"}
-
-
-class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes of the scaling; what is left out stays."""
-
-    min: int | msgspec.UnsetType = msgspec.UNSET
-    max: int | msgspec.UnsetType = msgspec.UNSET
-    idle_s: float | msgspec.UnsetType = msgspec.UNSET
-    spread: bool | msgspec.UnsetType = msgspec.UNSET
-    file_hosts: int | msgspec.UnsetType = msgspec.UNSET
-
-
-class PrepareRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request for a compiled model, or for another measurement. `now`: the next build,
-    which waits for a device; a measurement that does not wait until the machine is idle."""
-
-    now: bool = False
-
-
-class SleepRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request for sleep. `force`: replicas with calls in flight take no new ones, and
-    stop when these are answered or the time to drain is over."""
-
-    force: bool = False
 
 
 class OperateRoutes:
@@ -106,16 +88,17 @@ class OperateRoutes:
 
     async def post_rollback(self, request: web.Request) -> web.Response:
         """Start a rollback: 202 with the operation to follow."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
+        wanted = await read_request(
+            request, RollbackRequest, "the rollback request", is_optional=True
+        )
         name = request.match_info["name"]
-        operation = await self._deploys.roll_back(name, parse_rollback(body), request[CALLER])
+        operation = await self._deploys.roll_back(name, wanted, request[CALLER])
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
-        return json_answer(operation_json(operation), ACCEPTED, location)
+        return json_answer(operation_row(operation), ACCEPTED, location)
 
     async def patch_function(self, request: web.Request) -> web.Response:
         """Change the scaling of a function, if its ETag still matches."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body, ScalingRequest, "the new settings")
+        wanted = await read_request(request, ScalingRequest, "the new settings")
         changes = {
             name: value
             for name, value in msgspec.structs.asdict(wanted).items()
@@ -123,7 +106,8 @@ class OperateRoutes:
         }
         match = request.headers.get("If-Match")
         function = await self._deploys.rescale(request.match_info["name"], match, changes)
-        answer = {**scaling_json(function), "warnings": self._deploys.warnings(function.name)}
+        scaling, warnings = asdict(function.scaling), self._deploys.warnings(function.name)
+        answer = Scaled(name=function.name, warnings=warnings, **scaling)
         return json_answer(answer, OK, {"ETag": etag(function)})
 
     async def warm(self, request: web.Request) -> web.Response:
@@ -135,70 +119,64 @@ class OperateRoutes:
         await self._waits.run(self._restore(deployed, seconds))
         seconds = max(1, seconds - round(self._clock() - began_s))
         await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
-        took_ms = round((self._clock() - began_s) * 1e3, 1)
-        return json_answer(
-            {
-                "name": deployed.function.name,
-                "revision": deployed.revision.ref,
-                "was_warm": was_warm,
-                "took_ms": took_ms,
-                "idle_s": deployed.function.scaling.idle_s,
-            }
-        )
+        return self._warmed(deployed, began_s, was_warm=was_warm)
+
+    def _warmed(self, deployed: Deployed, began_s: float, *, was_warm: bool) -> web.Response:
+        """Answer that a replica is ready, after a wait since `began_s`."""
+        took_ms, idle_s = self._took_ms(began_s), deployed.function.scaling.idle_s
+        ref = deployed.revision.ref
+        return json_answer(Warmed(deployed.function.name, ref, was_warm, took_ms, idle_s))
+
+    def _took_ms(self, began_s: float) -> float:
+        return round((self._clock() - began_s) * 1e3, 1)
 
     async def prepare(self, request: web.Request) -> web.Response:
         """Ask for the compiled model of a function, or for another measurement of a model that is
         not to be compiled: 202, and its build as it is then."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body or b"{}", PrepareRequest, "the request")
+        wanted = await read_request(request, PrepareRequest, "the request", is_optional=True)
         deployed = self._resolve(request)
         if self._builds.states(deployed) == "" and deployed.revision.model:
             self._deploys.measure_again(deployed, now=wanted.now)
         else:
             await self._builds.prepare(deployed.function.name, now=wanted.now)
-        return json_answer(
-            {
-                "name": deployed.function.name,
-                "revision": deployed.revision.ref,
-                **self._rows.builds(deployed),
-            },
-            ACCEPTED,
-        )
+        name, ref = deployed.function.name, deployed.revision.ref
+        return json_answer(Prepares(name, ref, *self._rows.builds(deployed)), ACCEPTED)
 
     async def sleep(self, request: web.Request) -> web.Response:
         """Ask every idle replica of all revisions to stop, and those that start while nobody waits
         for them. Busy and parked replicas, without `force`, and those of `min` stay; `reasons` says
         why.
 
-        The pool manager may not know yet of a call in flight; the replica does, and refuses. It may
-        not know yet either that the last call has ended: gateways are asked first.
+        The pool manager may not know yet of a call in flight; the replica does, and refuses.
         """
-        body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = read_json(body or b"{}", SleepRequest, "the request")
+        wanted = await read_request(request, SleepRequest, "the request", is_optional=True)
         deployed = self._resolve(request)
         function = deployed.function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
-        if not wanted.force:
-            await self._rows.gateways.refresh()
-        ready, coming, parked = self._ready(keys), self._coming(keys), self._parked(keys)
-        for key in sorted(keys):
-            self._manager.sleep(key, force=wanted.force)
-        asked = (ready - self._ready(keys)) | (coming - self._coming(keys))
-        asked |= parked - self._parked(keys)
-        await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
+        ready = self._ready(keys)
+
+        async def ask() -> set[str]:
+            before = self._ready(keys) | self._coming(keys) | self._parked(keys)
+            for key in sorted(keys):
+                self._manager.sleep(key, force=wanted.force)
+            asked = before - self._ready(keys) - self._coming(keys) - self._parked(keys)
+            await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
+            return asked
+
+        asked = await self._ask_idle(keys, ask)
         stay = len(self._ready(keys) & ready)
         loads = self._rows.gateways.loads()
         load = [loads[key] for key in keys if key in loads]
         open_count = sum(one.busy for one in load)
         return json_answer(
-            {
-                "name": function.name,
-                "asked": len(asked),
-                "stay": stay,
-                "min": function.scaling.min,
-                "open": open_count,
-                "reasons": self._why_awake(deployed, keys, stay, open_count),
-            }
+            Slept(
+                name=function.name,
+                asked=len(asked),
+                stay=stay,
+                min=function.scaling.min,
+                open=open_count,
+                reasons=self._why_awake(deployed, keys, stay, open_count),
+            )
         )
 
     async def park(self, request: web.Request) -> web.Response:
@@ -216,23 +194,22 @@ class OperateRoutes:
         loads = self._rows.gateways.loads()
         parks = [self._manager.parks(key) for key in keys]
         return json_answer(
-            {
-                "name": function.name,
-                "asked": len(asked),
-                "parked": sum(len(one.parked) for one in parks if one is not None),
-                "stay": len(self._ready(keys)),
-                "min": function.scaling.min,
-                "open": sum(loads[key].busy for key in keys if key in loads),
-                "took_ms": round((self._clock() - began_s) * 1e3, 1),
-                "wake_ms": round(current.wake_s * 1e3) if current and current.wake_s else None,
-                "reasons": reasons,
-            }
+            Parked(
+                name=function.name,
+                asked=len(asked),
+                parked=sum(len(one.parked) for one in parks if one is not None),
+                stay=len(self._ready(keys)),
+                min=function.scaling.min,
+                open=sum(loads[key].busy for key in keys if key in loads),
+                took_ms=self._took_ms(began_s),
+                wake_ms=wake_ms(current),
+                reasons=reasons,
+            )
         )
 
     async def _park(self, keys: set[str], seconds: float) -> tuple[set[str], list[str]]:
         """Park replicas of these pools; return the ids of those that were asked, once they have
         slept or not, and why others stay or have ended."""
-        await self._rows.gateways.refresh()
         ready = self._ready(keys)
         told: dict[str, str] = {}
 
@@ -241,12 +218,19 @@ class OperateRoutes:
             if id in ready and key in keys and _tells_why_awake(decision.text):
                 told[id] = decision.text
 
-        leave = self._manager.subscribe_decisions(tell)
-        try:
+        async def ask() -> set[str]:
+            before = self._ready(keys)
+            for id in before:
+                told.pop(id, None)
             for key in sorted(keys):
                 self._manager.park(key)
-            asked = ready - self._ready(keys)
+            asked = before - self._ready(keys)
             await wait_until(self._manager, lambda: not self._parking(asked), seconds)
+            return asked
+
+        leave = self._manager.subscribe_decisions(tell)
+        try:
+            asked = await self._ask_idle(keys, ask)
         finally:
             leave()
         for id in self._parking(asked):
@@ -275,15 +259,23 @@ class OperateRoutes:
         await self._waits.run(
             warm_up(self._catalog, self._manager, deployed, seconds, is_parked=is_asleep)
         )
-        return json_answer(
-            {
-                "name": name,
-                "revision": deployed.revision.ref,
-                "was_warm": state == "warm",
-                "took_ms": round((self._clock() - began_s) * 1e3, 1),
-                "idle_s": deployed.function.scaling.idle_s,
-            }
-        )
+        return self._warmed(deployed, began_s, was_warm=state == "warm")
+
+    async def _ask_idle(self, keys: set[str], ask: Callable[[], Awaitable[set[str]]]) -> set[str]:
+        """Have `ask` ask the replicas of pools to rest, and return the ids of all that it asked.
+
+        Gateways may not have reported yet that the last call has ended, and a replica learns of it
+        after its caller, and refuses until then: so it is asked again, for at most SETTLED_S.
+        """
+        asked, end_s = set[str](), self._clock() + SETTLED_S
+        while True:
+            await self._rows.gateways.refresh()
+            now_asked = await ask()
+            asked |= now_asked
+            is_called = any(self._manager.load(key).busy for key in keys)
+            if is_called or not now_asked & self._ready(keys) or self._clock() >= end_s:
+                return asked
+            await asyncio.sleep(ASK_AGAIN_S)
 
     def _parking(self, ids: set[str]) -> list[str]:
         """Return those of these replicas that are still falling asleep."""

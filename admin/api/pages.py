@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 from aiohttp import web
 
+from admin.api.answers import json_answer, read_request
 from admin.api.context import CALLER
+from admin.documents.functions import TicketRow
+from admin.documents.requests import TicketRequest
 from gateway.admission.access import Access
-from gateway.http.bodies import read_body
 from gateway.pages.entering import ENTER, check_path
 from gateway.pages.tickets import LIFETIME_S, Tickets
-from gateway.problems import CREATED, json_answer
-from registry.bounded_text import read_json
+from gateway.statuses import CREATED
 from registry.catalog import Catalog
 from registry.errors import BadRequest
 
 REQUEST_MAX = 16 * 1024
-READ_S = 10.0
-
-
-class TicketRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A ticket. `path`: what it opens first."""
-
-    path: str = "/"
 
 
 class PageRoutes:
@@ -50,17 +41,14 @@ class PageRoutes:
         host = self._access.hosts.page_host(name, request.host)
         if host is None:
             raise BadRequest("pages need a host name: start the server with --public-host NAME")
-        path = check_path(await _path(request))
+        asked = await read_request(
+            request, TicketRequest, "the request", REQUEST_MAX, is_optional=True
+        )
+        path = check_path(asked.path)
         ticket = self._tickets.issue(caller.id, name, path)
-        return json_answer(ticket_json(ticket, host), CREATED, {"Cache-Control": "no-store"})
+        return json_answer(ticket_row(ticket, host), CREATED, {"Cache-Control": "no-store"})
 
 
-def ticket_json(ticket: str, host: str) -> dict[str, Any]:
+def ticket_row(ticket: str, host: str) -> TicketRow:
     """Return a ticket for the function's host `host`."""
-    return {"ticket": ticket, "address": f"{host}{ENTER}#{ticket}", "expires_s": LIFETIME_S}
-
-
-async def _path(request: web.Request) -> str:
-    """Return the path that a request for a ticket names. Raises BadRequest."""
-    body = await read_body(request, REQUEST_MAX, READ_S)
-    return read_json(body or b"{}", TicketRequest, "the request").path
+    return TicketRow(ticket, f"{host}{ENTER}#{ticket}", LIFETIME_S)

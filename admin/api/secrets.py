@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 from aiohttp import web
 
+from admin.api.answers import flag, json_answer, read_request
 from admin.deploy.upstream_keys import UpstreamKeyReader, upstream_secret
+from admin.documents.functions import Items
+from admin.documents.requests import SecretRequest
+from admin.documents.server import RemovedSecret, SecretChange, SecretRow
 from admin.store import Store
-from gateway.http.bodies import read_body
-from gateway.problems import CREATED, OK, json_answer
+from gateway.statuses import CREATED, OK
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
-from registry.bounded_text import read_json
 from registry.catalog import Deployed
 from registry.errors import BadRequest, Conflict
 from registry.model.functions import NAMESPACE
 
 REQUEST_MAX = 512 * 1024
 """Max bytes of a request: a value as JSON takes up to six times its bytes."""
-READ_S = 10.0
-YES = "true"
-
-
-class SecretRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A secret and its value."""
-
-    name: str
-    value: str
 
 
 class SecretRoutes:
@@ -53,22 +45,16 @@ class SecretRoutes:
         """Return every secret without its value. `problem` says why the value cannot be read, ""
         if it can; `functions` are the functions that need it."""
         items = [
-            {
-                "name": one.name,
-                "set_s": one.set_s,
-                "problem": one.problem,
-                "functions": self._current(one.name),
-            }
+            SecretRow(one.name, one.set_s, one.problem, self._current(one.name))
             for one in await self._secrets.list()
         ]
-        return json_answer({"items": items, "next": None})
+        return json_answer(Items(items, None))
 
     async def set_secret(self, request: web.Request) -> web.Response:
         """Create a secret, or replace its value. `stale` are functions with replicas that still
         have the old value; `unreadable` are other secrets whose key is missing."""
-        body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = read_json(body, SecretRequest, "the secret")
+            wanted = await read_request(request, SecretRequest, "the secret", REQUEST_MAX)
         except BadRequest:
             # Without the decoder's reason, which may quote the value.
             raise BadRequest("the secret cannot be read: expected {name, value} as text") from None
@@ -77,25 +63,22 @@ class SecretRoutes:
         if change.is_changed:
             for one in self._needing(wanted.name):
                 self._manager.retry(one.revision.key)
-        answer = {
-            "name": change.secret.name,
-            "set_s": change.secret.set_s,
-            "created": change.is_new,
-            "changed": change.is_changed,
-            "stale": self._stale(wanted.name) if change.is_changed else [],
-            "unreadable": list(change.unreadable),
-        }
+        answer = SecretChange(
+            name=change.secret.name,
+            set_s=change.secret.set_s,
+            created=change.is_new,
+            changed=change.is_changed,
+            stale=self._stale(wanted.name) if change.is_changed else [],
+            unreadable=list(change.unreadable),
+        )
         return json_answer(answer, CREATED if change.is_new else OK)
 
     async def remove_secret(self, request: web.Request) -> web.Response:
         """Remove a secret. While a function needs it, only with `force=true`; `needed_by` are the
         revisions that cannot start or be called any more."""
         name = request.match_info["name"]
-        force = request.query.get("force", "")
-        if force not in ("", YES):
-            raise BadRequest(f"force: expected {YES}, got {force[:40]!r}")
-        current = self._current(name)
-        if current and not force:
+        is_forced, current = flag(request.query, "force"), self._current(name)
+        if current and not is_forced:
             raise Conflict(
                 f"secret {name} is needed by {', '.join(current)}, which could not be called any"
                 " more; pass --force to remove it",
@@ -104,7 +87,7 @@ class SecretRoutes:
         await self._secrets.remove(name)
         await self._upstream_keys.refresh(name, NAMESPACE)
         refs = [one.revision.ref for one in self._needing(name)]
-        return json_answer({"removed": name, "needed_by": refs})
+        return json_answer(RemovedSecret(name, refs))
 
     def _needing(self, name: str) -> list[Deployed]:
         """Return the revisions that need a secret."""

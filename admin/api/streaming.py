@@ -17,7 +17,7 @@ from aiohttp import hdrs, web
 from admin.api.context import CALLER
 from admin.api.places import Places
 from gateway.admission.callers import NOBODY
-from gateway.problems import OK
+from gateway.statuses import OK
 from registry.errors import ShuttingDown
 
 log = structlog.get_logger()

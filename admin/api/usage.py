@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
+from admin.api.answers import json_answer
+from admin.documents.history import Usage, UsageItem, UsageSums
 from admin.store import Store
 from admin.views import note_of
-from gateway.problems import json_answer
 from registry.errors import BadRequest
 from registry.names import check_name
 from registry.store.usage import By, Sums
@@ -41,25 +42,23 @@ class UsageRoutes:
         from_s = since_s(query.get("since", DEFAULT), to_s)
         report = await self._store.usage.report(by, from_s, to_s, function)
         return json_answer(
-            {
-                "by": by,
-                "from_s": from_s,
-                "to_s": round(to_s, 3),
-                "items": [self._item(by, id, sums) for id, sums in report.groups],
-                "left_out": report.found - len(report.groups),
-                "total": report.total._asdict(),
-                "next": None,
-            }
+            Usage(
+                by=by,
+                from_s=from_s,
+                to_s=round(to_s, 3),
+                items=[self._item(by, id, sums) for id, sums in report.groups],
+                left_out=report.found - len(report.groups),
+                total=UsageSums(*report.total),
+                next=None,
+            )
         )
 
-    def _item(self, by: By, id: str, sums: Sums) -> dict[str, Any]:
+    def _item(self, by: By, id: str, sums: Sums) -> UsageItem:
         ring, catalog = self._store.ring, self._store.catalog
-        numbers = sums._asdict()
         if by == "function":
-            return {"function": id, "removed": catalog.find(id) is None, **numbers}
+            return UsageItem(*sums, function=id, removed=catalog.find(id) is None)
         removed = bool(id) and ring.with_id(id) is None
-        note = note_of(id, ring)
-        return {"key": id, "note": note, "removed": removed, **numbers}
+        return UsageItem(*sums, key=id, note=note_of(id, ring), removed=removed)
 
 
 def by_of(text: str) -> By:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from admin.text import NONE, duration, get, number
+from admin import documents as d
+from admin.text import NONE, duration, number
 
 ATTEMPTS: Final = 3
 FORMS: Final = {
@@ -13,13 +15,11 @@ FORMS: Final = {
 }
 
 
-def build_line(build: dict[str, Any]) -> str:
-    """Render the state of a build; "" for a function that is not compiled."""
-    state, reason = get(build, "state"), get(build, "reason")
-    if not state:
-        return ""
+def build_line(build: d.functions.BuildDetail) -> str:
+    """Render the state of a build."""
+    state, reason = build.state, build.reason
     if state == "building":
-        return f"building: {_elapsed(build)}, attempt {get(build, 'attempts')} of {ATTEMPTS}"
+        return f"building: {_elapsed(build)}, attempt {build.attempts} of {ATTEMPTS}"
     if state == "done":
         return _done(build)
     if state == "given_up":
@@ -29,12 +29,12 @@ def build_line(build: dict[str, Any]) -> str:
         "failed": "failed",
         "waiting": "waiting",
     }.get(state, state)
-    attempts = int(build.get("attempts") or 0) if state == "waiting" else 0
+    attempts = build.attempts if state == "waiting" else 0
     tried = f" ({attempts} of {ATTEMPTS} attempts)" if attempts else ""
     return f"{text}{tried}: {reason or 'a build begins when a device is free'}"
 
 
-def compiled_facts(builds: list[dict[str, Any]], name: str) -> list[tuple[str, str]]:
+def compiled_facts(builds: Sequence[d.functions.BuildDetail], name: str) -> list[tuple[str, str]]:
     """Return the facts about the builds of a function, one for each type of device."""
     facts = []
     for build in builds:
@@ -49,86 +49,78 @@ def compiled_facts(builds: list[dict[str, Any]], name: str) -> list[tuple[str, s
     return facts
 
 
-def device_name(build: dict[str, Any]) -> str:
+def device_name(build: d.functions.BuildDetail) -> str:
     """Return the type of device of a build: its host and model."""
-    return f"{get(build, 'host')} {get(build, 'device_model') or get(build, 'device_type')}".strip()
+    return f"{build.host} {build.device_model or build.device_type}".strip()
 
 
-def build_cell(build: dict[str, Any] | None, now_s: float) -> str:
+def build_cell(build: d.functions.BuildRow | None, now_s: float) -> str:
     """Render the state of a build in a list; `now_s` in Unix seconds, 0.0 if unknown."""
-    if not build:
+    if build is None:
         return NONE
-    state = get(build, "state")
-    if state == "building" and now_s:
-        elapsed_s = max(0.0, now_s - float(build.get("began_s") or now_s))
-        return f"building {_seconds(elapsed_s)}"
-    return {"done": "yes", "given_up": "given up", "unavailable": "no"}.get(state, state)
+    if build.state == "building" and now_s:
+        return f"building {_seconds(max(0.0, now_s - (build.began_s or now_s)))}"
+    return {"done": "yes", "given_up": "given up", "unavailable": "no"}.get(
+        build.state, build.state
+    )
 
 
-def shapes(build: dict[str, Any]) -> str:
+def shapes(build: d.functions.BuildDetail) -> str:
     """Render the shapes that a model is compiled for, and what happens to others."""
-    found = [
-        f"{get(one, 'input')} {_sizes(one['smallest'])} to {_sizes(one['largest'])}"
-        for one in build.get("ranges") or []
-    ]
+    found = [f"{one.input} {_sizes(one.smallest)} to {_sizes(one.largest)}" for one in build.ranges]
     if not found:
         return ""
     outside = {
         "ordinary": "others run uncompiled",
         "refuse": "others are refused",
-    }.get(get(build, "outside"), "")
+    }.get(build.outside or "", "")
     return "; ".join([", ".join(found), outside])
 
 
-def parity(build: dict[str, Any]) -> str:
+def parity(build: d.functions.BuildDetail) -> str:
     """Render the worst agreement of the compiled with the ordinary model; "" if unknown, or if it
     is the reason of a failure."""
-    found = build.get("parity") or []
-    if not found or get(build, "state") == "failed":
+    if not build.parity or build.state == "failed":
         return ""
-    worst = max(found, key=lambda one: float(one["relative_difference"]))
+    worst = max(build.parity, key=lambda one: one["relative_difference"])
     return (
         f"largest relative difference {worst['relative_difference']:.2g} (output"
-        f" {get(worst, 'output')}), cosine {worst['cosine']:.6f}, over"
-        f" {get(build, 'samples')} samples"
+        f" {worst['output']}), cosine {worst['cosine']:.6f}, over {build.samples} samples"
     )
 
 
-def _done(build: dict[str, Any]) -> str:
+def _done(build: d.functions.BuildDetail) -> str:
     parts = [
-        f"by {get(build, 'compiler')} for {get(build, 'device_type')}",
-        FORMS.get(get(build, "form"), ""),
-        f"built in {_seconds(build.get('elapsed_s'))}",
+        f"by {build.compiler} for {build.device_type}",
+        FORMS.get(build.form or "", ""),
+        f"built in {_seconds(build.elapsed_s)}",
         _faster(build),
     ]
     text = ", ".join(part for part in parts if part)
-    reason = get(build, "reason")
-    return f"{text}; {reason}" if reason else text
+    return f"{text}; {build.reason}" if build.reason else text
 
 
-def _faster(build: dict[str, Any]) -> str:
+def _faster(build: d.functions.BuildDetail) -> str:
     """Return the times of a run of as many rows as both were measured with."""
-    before, after = build.get("ordinary_ms") or {}, build.get("compiled_ms") or {}
+    before, after = build.ordinary_ms, build.compiled_ms
     rows = max((int(one) for one in before if one in after), default=0)
     if not rows:
         return ""
-    was, now = float(before[str(rows)]), float(after[str(rows)])
     of = f" for {rows} rows" if rows > 1 else ""
-    return f"{duration(now)} instead of {duration(was)}{of}"
+    return f"{duration(after[str(rows)])} instead of {duration(before[str(rows)])}{of}"
 
 
-def _elapsed(build: dict[str, Any]) -> str:
-    elapsed_s, estimate_s = build.get("elapsed_s"), build.get("estimate_s")
-    elapsed = _seconds(elapsed_s)
-    if not estimate_s:
+def _elapsed(build: d.functions.BuildDetail) -> str:
+    elapsed = _seconds(build.elapsed_s)
+    if not build.estimate_s:
         return elapsed
-    is_late = elapsed_s is not None and elapsed_s > estimate_s
-    return f"{elapsed}{', estimated' if is_late else ' of about'} {_seconds(estimate_s)}"
+    is_late = build.elapsed_s is not None and build.elapsed_s > build.estimate_s
+    return f"{elapsed}{', estimated' if is_late else ' of about'} {_seconds(build.estimate_s)}"
 
 
 def _seconds(value: float | None) -> str:
     return NONE if value is None else f"{number(value)} s" if value < 120 else duration(value * 1e3)
 
 
-def _sizes(sizes: list[int]) -> str:
+def _sizes(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import msgspec
+
+from admin import documents as d
 from admin.cli import ignoring
 from admin.cli.links import leads_out, real_path
 from admin.text import command, size
@@ -83,36 +86,16 @@ class Collected:
         more = len(self.unnamed) - len(shown)
         return f"{', '.join(shown)}{f' and {more} more' if more else ''}"
 
-    def request(  # noqa: PLR0913 - the fields of the request
-        self,
-        trust: bool,
-        breaking: bool,
-        overrides: dict[str, Any],
-        *,
-        now: bool = False,
-        pull: bool = False,
-        measure: bool = False,
-        evict: bool = False,
-        traffic: bool = True,
-    ) -> dict[str, Any]:
-        """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
-        return {
-            **({"now": True} if now else {}),
-            **({"pull": True} if pull else {}),
-            **({"measure": True} if measure else {}),
-            **({"evict": True} if evict else {}),
-            **({} if traffic else {"traffic": False}),
-            "files": [
-                {"path": file.path, "size": file.size, "sha256": file.sha256}
-                for file in self.bundle.files
-            ],
-            "manifest": self.manifest or None,
-            "model": None if self.manifest else self.model,
-            "derived_name": self.is_derived,
-            "trust": trust,
-            "breaking": breaking,
-            "overrides": overrides,
-        }
+    def request(self, wanted: d.requests.DeployRequest) -> d.requests.DeployRequest:
+        """Return the body of a deploy: what is `wanted` with these files."""
+        entry = d.requests.BundleEntry
+        return msgspec.structs.replace(
+            wanted,
+            files=[entry(file.path, file.size, file.sha256) for file in self.bundle.files],
+            manifest=self.manifest or None,
+            model=None if self.manifest else self.model,
+            derived_name=self.is_derived,
+        )
 
 
 def collect(path: Path | None, name: str | None = None, built: str = "") -> Collected:

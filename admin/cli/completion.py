@@ -3,16 +3,11 @@ operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from admin.cli.options import DEFAULT_DATA, DEFAULT_URL, open_client
-from admin.text import get
-
-if TYPE_CHECKING:
-    from admin.client.client import Client
 
 COMPLETION_S: Final = 0.5
 """Max seconds for the server's answer, as the shell waits for it."""
@@ -23,7 +18,7 @@ def function_names(context: typer.Context, incomplete: str) -> list[str]:
 
     Returns no names if the server refuses or does not answer in time, and with --ssh.
     """
-    return _matching(context, incomplete, lambda client: client.function_names())
+    return _matching(context, incomplete, "functions")
 
 
 OnlyFunction = Annotated[
@@ -37,26 +32,23 @@ OnlyFunction = Annotated[
 
 def host_names(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a host's name, as `function_names`."""
-    return _matching(context, incomplete, lambda client: [get(h, "name") for h in client.hosts()])
+    return _matching(context, incomplete, "hosts")
 
 
 def environment_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Complete an environment's id, as `function_names`."""
-    return _matching(
-        context, incomplete, lambda client: [get(one, "id") for one in client.environments()]
-    )
+    return _matching(context, incomplete, "environments", "id")
 
 
 def operation_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Complete an operation's id, as `function_names`."""
-    return _matching(
-        context, incomplete, lambda client: [get(one, "id") for one in client.operations()]
-    )
+    return _matching(context, incomplete, "operations", "id")
 
 
 def _matching(
-    context: typer.Context, incomplete: str, read: Callable[[Client], list[str]]
+    context: typer.Context, incomplete: str, things: str, member: str = "name"
 ) -> list[str]:
+    """Return the values of `member` in a list of the server that begin with `incomplete`."""
     from admin.client.client import ApiError, Unreachable
 
     given: dict[str, Any] = {**context.find_root().params, **context.params}
@@ -64,7 +56,7 @@ def _matching(
         return []
     url, data = given.get("url") or DEFAULT_URL, given.get("data") or DEFAULT_DATA
     try:
-        names = read(open_client(url, given.get("key"), data, COMPLETION_S))
+        names = open_client(url, given.get("key"), data, COMPLETION_S).names(things, member)
     except (ApiError, Unreachable, typer.BadParameter):
         return []
     return [name for name in names if name.startswith(incomplete)]

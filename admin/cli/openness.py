@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from admin.text import get
+from admin import documents as d
 
 
-def openness_line(found: dict[str, Any]) -> str:
+def openness_line(found: d.server.AccessState) -> str:
     """Return who may call without a key, and what changes that."""
-    openness = get(found, "openness")
-    exposure = ", ".join(found.get("exposure") or [])
-    if openness == "closed":
-        has_none = "" if found.get("has_keys") else ", and there is none: fnctl key add"
+    exposure = ", ".join(found.exposure)
+    if found.openness == "closed":
+        has_none = "" if found.has_keys else ", and there is none: fnctl key add"
         return f"closed: every call needs a key{has_none}"
-    if openness == "open":
+    if found.openness == "open":
         known = f"; these do not: {exposure}" if exposure else ""
         return (
             "open: everybody who reaches the server may call without a key, through proxies too;"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.bundle_files import Collected, open_file
 from admin.cli.errors import INTERRUPTED
 from admin.cli.options import Session
+from admin.client import routes
 from admin.client.client import ApiError, Client, Progress, Unreachable
-from admin.text import duration, get
+from admin.text import duration
+
+if TYPE_CHECKING:
+    from admin.client.document import Document
 
 POLL_S: Final = 20
 """Max seconds that the server holds a poll for a change."""
@@ -26,7 +31,7 @@ its operations."""
 
 Step = Callable[[str, float], None]
 """Receives a finished phase and its milliseconds."""
-CANCELLED: Final = {
+CANCELLED: Final[dict[str, object]] = {
     "code": "cancelled",
     "title": "Cancelled",
     "detail": "another command or a page has cancelled it; nothing changed",
@@ -54,28 +59,28 @@ def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> t
 
 def follow(
     client: Client,
-    operation: dict[str, Any],
+    operation: Document[d.deploys.OperationRow],
     step: Step,
     *,
     note: Callable[[str, bool], None] = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> dict[str, Any]:
+) -> Document[d.deploys.OperationRow]:
     """Return the operation once it has ended; `step` is called after each phase. `note` is called
     with False before every later phase, and with True once in a phase longer than LINGER_S. A phase
     is named by its first word: `note` is called with False again when the others change.
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
-    if operation.get("state") != "running":
+    if operation.value.state != "running":
         return operation
     since_s = clock()
     poll_s = LINGER_S
     while True:
-        phase = str(operation.get("phase", ""))
-        ended = operation.get("state") != "running"
-        latest = operation if ended else _changed(client, operation, poll_s, pause)
-        coming = str(latest.get("phase"))
+        phase = operation.value.phase
+        ended = operation.value.state != "running"
+        latest = operation if ended else _changed(client, operation.value, poll_s, pause)
+        coming = latest.value.phase
         if ended or coming.partition(" ")[0] != phase.partition(" ")[0]:
             now_s = clock()
             step(phase.partition(" ")[0], (now_s - since_s) * 1e3)
@@ -85,22 +90,22 @@ def follow(
         if coming != phase:
             note(coming, False)
             poll_s = LINGER_S
-        elif latest.get("state") == "running" and poll_s == LINGER_S:
+        elif latest.value.state == "running" and poll_s == LINGER_S:
             note(phase, True)
             poll_s = POLL_S
         operation = latest
 
 
 def finish(
-    session: Session, operation: dict[str, Any], *, is_watched: bool = False
-) -> dict[str, Any]:
+    session: Session, operation: Document[d.deploys.OperationRow], *, is_watched: bool = False
+) -> Document[d.deploys.OperationRow]:
     """Return the operation once it is done. Ctrl-C cancels one that this command has started; one
     that it only watches (`is_watched`) goes on.
 
     Raises ApiError with the reason of a failure, or if another command has cancelled it,
     typer.Exit after Ctrl-C, Unreachable with a note that names the way back to it.
     """
-    id, kind = str(operation["id"]), get(operation, "kind") or "operation"
+    id, kind = operation.value.id, operation.value.kind
     verb = f"fnctl operation cancel {id}"
     way_out = f"{verb} cancels it" if is_watched else "Ctrl-C cancels it"
 
@@ -111,7 +116,7 @@ def finish(
             session.remark(f"  {phase:<8} takes long: fnctl top shows why, {way_out} …")
 
     if is_watched:
-        note(get(operation, "phase"), False)
+        note(operation.value.phase, False)
     step = steps(session.remark, is_joined=is_watched)
     try:
         return _done(follow(session.client, operation, step, note=note))
@@ -125,25 +130,25 @@ def finish(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _done(ended: dict[str, Any]) -> dict[str, Any]:
+def _done(ended: Document[d.deploys.OperationRow]) -> Document[d.deploys.OperationRow]:
     """Return an operation that is done. Raises ApiError with what another one ended with."""
-    state = ended.get("state")
-    if state == "done":
+    row = ended.value
+    if row.state == "done":
         return ended
-    problem = CANCELLED if state == "cancelled" else ended.get("error")
-    kind = get(ended, "kind") or "operation"
-    problem = problem or {"title": f"The {kind} failed", "detail": "no reason given"}
-    raise ApiError(int(problem.get("status", 0)), problem)
+    if row.state == "cancelled":
+        raise ApiError(0, CANCELLED)
+    unknown: dict[str, object] = {"title": f"The {row.kind} failed", "detail": "no reason given"}
+    raise ApiError(row.error.status or 0, ended.sent["error"] or unknown)
 
 
-def _cancelled(session: Session, id: str) -> dict[str, Any]:
+def _cancelled(session: Session, id: str) -> Document[d.deploys.OperationRow]:
     """Cancel the operation; return it if it was done before. Raises typer.Exit once it is
     cancelled, ApiError if it has failed."""
     session.remark("cancelling …")
-    ended = session.client.cancel(id)
-    if ended.get("state") in ("done", "failed"):
+    ended = session.client.call(routes.CANCEL, id)
+    if ended.value.state in ("done", "failed"):
         return _done(ended)
-    session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
+    session.show(ended, lambda row: f"{row.state}: nothing changed")
     raise typer.Exit(INTERRUPTED)
 
 
@@ -174,13 +179,12 @@ def bar(total: int, quiet: bool = False) -> Iterator[Progress]:
 
 
 def _changed(
-    client: Client, operation: dict[str, Any], poll_s: int, pause: Callable[[float], None]
-) -> dict[str, Any]:
+    client: Client, row: d.deploys.OperationRow, poll_s: int, pause: Callable[[float], None]
+) -> Document[d.deploys.OperationRow]:
     """Return the operation after its phase changed, or after `poll_s`."""
-    id, phase = str(operation["id"]), str(operation.get("phase", ""))
     for _ in range(RETRIES_MAX):
         try:
-            return client.operation(id, poll_s, phase)
+            return client.call(routes.OPERATION, row.id, wait_s=poll_s, phase=row.phase)
         except Unreachable:
             pause(RETRY_S)
-    return client.operation(id, poll_s, phase)
+    return client.call(routes.OPERATION, row.id, wait_s=poll_s, phase=row.phase)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -20,10 +20,14 @@ from admin.cli.words import words_after_dashes
 from admin.text import plain
 
 if TYPE_CHECKING:
+    from msgspec import UnsetType
+
     from admin.client.client import Client
+    from admin.client.document import Document
     from admin.client.tunnel import Tunnel
     from hosts.login import Login
 
+T = TypeVar("T")
 METAVAR: Final = "[USER@]HOST[:PORT]"
 LOCAL: Final = ("serve", "init", "dev", "image", "ui", "open", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
@@ -233,14 +237,26 @@ class Session:
         """Print the result: `data` with --json, else `text()`."""
         print_answer(self.as_json, data, "" if self.as_json else text())
 
+    def show(
+        self,
+        found: Document[T],
+        text: Callable[[T], str],
+        following: Callable[[T], Sequence[str]] | None = None,
+    ) -> None:
+        """Print an answer of the server: what it sent with --json, else `text` of it, and the next
+        commands that are `following`."""
+        self.answer(found.sent, lambda: text(found.value))
+        if following is not None and not self.as_json and (commands := following(found.value)):
+            self.next(*commands)
+
     def remark(self, text: str) -> None:
         """Print a remark; nothing with --json."""
         if not self.as_json:
             typer.echo(plain(text), err=True)
 
-    def warn(self, answer: dict[str, Any]) -> None:
+    def warn(self, warnings: Sequence[str] | UnsetType) -> None:
         """Print the warnings of an answer as remarks."""
-        for text in answer.get("warnings") or []:
+        for text in warnings or []:
             self.remark(f"warning: {text}")
 
     def next(self, *commands: str) -> None:

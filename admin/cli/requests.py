@@ -21,9 +21,11 @@ import typer
 
 from admin.cli.errors import INTERRUPTED, REFUSED
 from admin.cli.options import Session
+from admin.client import routes
 from admin.client.client import Answer, ApiError, Client, HttpRequest
 from admin.client.transport import Reply
 from admin.text import duration, plain, size
+from runtime_image.contract.samples import SampleRequest
 
 SHOWN_MAX: Final = 16 * 1024 * 1024
 """Max bytes of an answer that --json prints."""
@@ -172,30 +174,29 @@ def opened(
 
 
 def of_sample(
-    client: Client, ref: str, sample: Mapping[str, Any], headers: Mapping[str, str]
+    client: Client, ref: str, sample: SampleRequest, headers: Mapping[str, str]
 ) -> HttpRequest:
-    """Return the request of a server's `sample`, "/" for {}, with further `headers`. Raises
-    ApiError or Unreachable."""
-    body = client.sample(ref) if sample.get("body") else None
-    own = {str(key): str(value) for key, value in (sample.get("headers") or {}).items()}
+    """Return the request of a server's `sample` with further `headers`. Raises ApiError or
+    Unreachable."""
+    body, own = client.sample(ref) if sample.body else None, sample.headers
     if body is not None and TYPE.lower() not in map(str.lower, own):
-        own[TYPE] = body.content_type
+        own = {**own, TYPE: body.content_type}
     given = {name.lower() for name in headers}
     own = {name: value for name, value in own.items() if name.lower() not in given}
-    path, method = str(sample.get("path") or "/"), str(sample.get("method") or "GET")
-    return HttpRequest(path, method, {**own, **headers}, body.body if body else None)
+    content = body.body if body else None
+    return HttpRequest(sample.path, sample.method, {**own, **headers}, content)
 
 
 def _sample(session: Session, name: str, headers: Mapping[str, str]) -> HttpRequest:
     """Return the first sample of the function; "/" if there is none, or the key may not read it."""
-    client = session.client
+    client, what = session.client, "this"
     try:
-        function = client.function(name.partition("@")[0])
-        sample = ((function.get("server") or {}).get("samples") or [{}])[0]
-        request = of_sample(client, name, sample, headers)
+        server = client.call(routes.FUNCTION, name.partition("@")[0]).value.server
+        samples = server.samples if server else []
+        request = of_sample(client, name, samples[0] if samples else SampleRequest(), headers)
+        what = "the sample" if samples else "this"
     except ApiError:
-        sample, request = {}, of_sample(client, name, {}, headers)
-    what = "the sample" if sample else "this"
+        request = of_sample(client, name, SampleRequest(), headers)
     session.remark(f"no path given, {what} is sent: {request.method} {request.path}")
     return request
 

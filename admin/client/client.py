@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import http.client
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
+from admin import documents as d
+from admin.client import routes
+from admin.client.document import Document
+from admin.client.routes import BodyRoute, ListRoute, Route
 from admin.client.transport import (
     REFUSAL_MAX,
     SHOWN_MAX,
@@ -32,19 +37,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "ApiError", "Client", "Payload", "Progress", "Unreachable"]
 
+T = TypeVar("T")
+B = TypeVar("B")
+Headers = Mapping[str, str]
+ADMIN: Final = "/admin/v1"
+"""Prefix of the admin API's paths."""
+BLOB: Final = "/blobs/{}"
+JSON: Final = "application/json"
 CALL_S: Final = 30.0
-ADVICE_S: Final = 150.0
-"""Slightly longer than a server takes at most to compute an advice."""
-UPLOAD_S: Final = 300.0
-"""Max seconds without progress: a server syncs gigabytes, or copies and checks its database."""
 EVENTS_SILENT_S: Final = 8.0
 """Seconds without an event after which a connection counts as dead; a server beats every second."""
 _PATH_SAFE: Final = "/?&=%:@!$'()*+,;~[]"
 """Characters of a path with its query that are sent as they are (RFC 3986)."""
-HOST_S: Final = 180.0
-"""Slightly longer than a server takes at most to log in to a host and check it."""
 PAGES_MAX: Final = 1000
 """Max pages read of a list: a million items."""
+_NONE: Final[Headers] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,112 +116,85 @@ class Client:
         """The server's address for another program."""
         return self._transport.endpoint
 
-    def session(self) -> dict[str, Any]:
-        """Return the scopes of this client's key, and the server's version."""
-        return self._json("GET", "/admin/v1/session")
+    def call(
+        self, route: Route[T], *names: str, wait_s: int = 0, **query: str | int
+    ) -> Document[T]:
+        """Return the answer of a route. `names` are put into its path. `wait_s`: seconds that the
+        server may take on top. Values of the `query` that are empty are left out."""
+        return self._call(route, names, {"wait": wait_s, **query}, wait_s=wait_s)
+
+    def submit(
+        self,
+        route: BodyRoute[T, B],
+        *names: str,
+        body: B,
+        headers: Headers = _NONE,
+        **query: str | int,
+    ) -> Document[T]:
+        """Send a body, as `call`."""
+        return self._call(route, names, query, body, headers)
+
+    def items(self, route: ListRoute[T], *names: str, **query: str | int) -> Document[list[T]]:
+        """Return every item of a list, page by page; else as `call`."""
+        path = _path(route.path, names)
+        found = list(self._pages(route, path, query))
+        return Document(
+            {"items": found},
+            lambda: [_decoded(one, route.item()) for one in found],
+            f"{route.method} {path}",
+            self._release,
+        )
+
+    def _pages(
+        self, route: ListRoute[T], path: str, query: Mapping[str, str | int]
+    ) -> Iterator[object]:
+        cursor = ""
+        for _ in range(PAGES_MAX):
+            asked = path + _query({**query, "next": cursor})
+            page = self._json(route.method, asked, timeout_s=route.timeout_s)
+            items = page.get("items")
+            yield from items if isinstance(items, list) else []
+            if not (cursor := str(page.get("next") or "")):
+                return
+        raise Unreachable(f"{self.url}{path}: the list does not end after {PAGES_MAX} pages")
+
+    def names(self, things: str, member: str) -> list[str]:
+        """Return a member of the items on the first page of a list, for the shell's completion."""
+        items = self._json("GET", f"{ADMIN}/{things}").get("items")
+        rows = items if isinstance(items, list) else []
+        return [str(one[member]) for one in rows if isinstance(one, dict) and member in one]
+
+    def rescale(
+        self, name: str, changes: d.requests.ScalingRequest
+    ) -> Document[d.functions.Scaled]:
+        """Change the scaling of a function. The request fails if the function changes meanwhile."""
+        read = self._exchange("GET", _path(routes.FUNCTION.path, (name,)))
+        headers = {"If-Match": check(read).headers.get("ETag", "")}
+        return self.submit(routes.SCALE, name, body=changes, headers=headers)
 
     def describe(self, ref: str) -> dict[str, Any]:
         """Return the public description of `ref` (a function or revision): signature, types."""
         return self._json("GET", f"/fn/{quote(ref, safe='@')}")
 
+    def ready(self) -> dict[str, object]:
+        """Return the server's readiness with its reasons."""
+        return self._json("GET", "/readyz")
+
     def sample(self, ref: str) -> Payload:
         """Return a sample body for function or revision `ref`: its own, or zeros."""
-        path = f"/admin/v1/functions/{_part(ref)}/sample"
-        reply = check(self._exchange("GET", path))
+        reply = check(self._exchange("GET", _path("/functions/{}/sample", (ref,))))
         return Payload(reply.body, reply.headers.get("Content-Type", ""))
 
-    def functions(self) -> list[dict[str, Any]]:
-        """Return every function with its state."""
-        return self._items("/admin/v1/functions")
-
-    def function_names(self) -> list[str]:
-        """Return the names of the functions on the first page of the list."""
-        items = self._json("GET", "/admin/v1/functions").get("items")
-        return [str(item["name"]) for item in items] if isinstance(items, list) else []
-
-    def function(self, name: str) -> dict[str, Any]:
-        """Return one function: state, limits, signature, revisions."""
-        return self._json("GET", f"/admin/v1/functions/{_part(name)}")
-
-    def remove(self, name: str) -> dict[str, Any]:
-        """Remove a function with all its revisions."""
-        return self._json("DELETE", f"/admin/v1/functions/{_part(name)}")
-
-    def rescale(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change the scaling of a function; return it. The request fails if the
-        function changes meanwhile."""
-        path = f"/admin/v1/functions/{_part(name)}"
-        tag = check(self._exchange("GET", path)).headers.get("ETag", "")
-        return self._json("PATCH", path, changes, headers={"If-Match": tag})
-
-    def roll_back(
-        self, name: str, to: int | None, breaking: bool, *, now: bool = False
-    ) -> dict[str, Any]:
-        """Move the traffic to revision `to` (None: the previous one), if `now` without a wait for
-        open exchanges of a server; return the operation."""
-        path = f"/admin/v1/functions/{_part(name)}/rollback"
-        return _operation(
-            self._json(
-                "POST", path, {"to": to, "breaking": breaking, **({"now": True} if now else {})}
-            )
-        )
-
-    def warm(self, name: str, wait_s: int) -> dict[str, Any]:
-        """Wait up to `wait_s` seconds for a ready replica; return how long it took."""
-        path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
-        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
-
-    def prepare(self, name: str, *, now: bool) -> dict[str, Any]:
-        """Ask for the compiled model of a function, if `now` before all others; return it with its
-        build."""
-        return self._json("POST", f"/admin/v1/functions/{_part(name)}/prepare", {"now": now})
-
-    def put_to_sleep(self, name: str, *, force: bool = False) -> dict[str, Any]:
-        """Stop idle replicas now, with `force` also those with calls, which they finish; return how
-        many were asked to stop, and how many stay and why."""
-        wanted = {"force": True} if force else None
-        return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep", wanted)
-
-    def park(self, name: str, wait_s: int) -> dict[str, Any]:
-        """Park idle replicas; return how many were asked, sleep and stay and why, once they sleep
-        or `wait_s` seconds have passed."""
-        path = f"/admin/v1/functions/{_part(name)}/park?{urlencode({'wait': wait_s})}"
-        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
-
-    def unpark(self, name: str, wait_s: int) -> dict[str, Any]:
-        """Wake a parked replica, and wait up to `wait_s` seconds until it is ready; return how long
-        it took."""
-        path = f"/admin/v1/functions/{_part(name)}/unpark?{urlencode({'wait': wait_s})}"
-        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
-
-    def why(self, name: str) -> dict[str, Any]:
-        """Return a function's state and reason, latest decisions, cold starts and intervals."""
-        return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")
-
-    def ticket(self, name: str, path: str = "/") -> dict[str, Any]:
-        """Return a ticket for a function's pages, and the address that takes it."""
-        return self._json("POST", f"/admin/v1/functions/{_part(name)}/tickets", {"path": path})
-
-    def advice(self, name: str, hours: int) -> dict[str, Any]:
-        """Return the costs and savings of other idle times over the last `hours`."""
-        path = f"/admin/v1/functions/{_part(name)}/advice?{urlencode({'hours': hours})}"
-        return self._json("GET", path, timeout_s=ADVICE_S)
-
-    def errors(self, name: str) -> list[dict[str, Any]]:
-        """Return a function's latest errors, newest first."""
-        return self._items(f"/admin/v1/functions/{_part(name)}/errors")
-
-    def logs(self, name: str, lines: int) -> list[dict[str, Any]]:
-        """Return the last `lines` lines of each replica's output."""
-        return self._items(f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}")
+    def backup(self, write: Callable[[bytes], object]) -> None:
+        """Download a copy of the database in pieces."""
+        self._transport.download(f"{ADMIN}/backup", write, routes.UPLOAD_S)
 
     def follow_logs(
         self, name: str, lines: int, last_id: str = ""
     ) -> AbstractContextManager[Iterator[Event]]:
         """Stream the output of a function's replicas, from the last `lines` lines of each, or after
         the event `last_id`."""
-        path = f"/admin/v1/functions/{_part(name)}/logs?{urlencode({'lines': lines})}"
-        return self.stream(path, last_id)
+        return self.stream(_path(routes.LOGS.path, (name,)) + _query({"lines": lines}), last_id)
 
     def stream(self, path: str, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """Stream the events of `path` ("/admin/v1/events"); see `admin.client.sse`."""
@@ -222,7 +202,7 @@ class Client:
 
     def events(self, last_id: str = "") -> AbstractContextManager[Iterator[Event]]:
         """Stream the server's changes after the event `last_id`, or after a snapshot."""
-        return self._stream("/admin/v1/events", last_id, EVENTS_SILENT_S)
+        return self._stream(f"{ADMIN}/events", last_id, EVENTS_SILENT_S)
 
     def kept_connection(self) -> AbstractContextManager[None]:
         """Use one connection for the exchanges of the block; see `admin.client.transport`."""
@@ -230,7 +210,7 @@ class Client:
 
     def has_blob(self, sha256: str, size: int) -> bool:
         """Return whether the server has that blob with that `size` in bytes."""
-        reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")
+        reply = self._exchange("HEAD", f"{_path(BLOB, (sha256,))}?size={size}")
         if reply.status == http.client.NOT_FOUND:
             return False
         check(reply)
@@ -239,163 +219,8 @@ class Client:
     def put_blob(self, sha256: str, source: BinaryIO, size: int, progress: Progress) -> None:
         """Upload `size` bytes of `source`. Raises BadBundle if it has fewer."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        path = f"/admin/v1/blobs/{_part(sha256)}"
-        check(self._exchange("PUT", path, pieces(source, size, progress), headers, UPLOAD_S))
-
-    def create_revision(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Start a deploy; return the operation."""
-        path = f"/admin/v1/functions/{_part(name)}/revisions"
-        return _operation(self._json("POST", path, request))
-
-    def operations(self) -> list[dict[str, Any]]:
-        """Return the operations that run and the latest that have ended, newest first."""
-        return self._items("/admin/v1/operations")
-
-    def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
-        """Return an operation; with `wait_s`, once its state or its `phase` has changed."""
-        query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""
-        path = f"/admin/v1/operations/{_part(id)}{'?' if query else ''}{query}"
-        return _operation(self._json("GET", path, timeout_s=self._timeout_s + wait_s))
-
-    def cancel(self, id: str) -> dict[str, Any]:
-        """Request the cancellation of an operation; return it, as it may be done already."""
-        return _operation(self._json("DELETE", f"/admin/v1/operations/{_part(id)}"))
-
-    def keys(self) -> list[dict[str, Any]]:
-        """Return every access key, without secrets."""
-        return self._items("/admin/v1/keys")
-
-    def add_key(self, scopes: list[str], **more: str) -> dict[str, Any]:
-        """Create a key with a `note` and a `priority`; only this answer contains its secret."""
-        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, **more})
-
-    def remove_key(self, id: str) -> None:
-        """Revoke a key."""
-        check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
-
-    def access(self) -> dict[str, Any]:
-        """Return who may call without a key."""
-        return self._json("GET", "/admin/v1/access")
-
-    def decide_access(self, openness: str) -> dict[str, Any]:
-        """Decide who may call without a key: "open" for all, "closed" for none."""
-        return self._json("PATCH", "/admin/v1/access", {"openness": openness})
-
-    def rotate_admin(self) -> dict[str, Any]:
-        """Replace the admin token; return the ids of both."""
-        return self._json("POST", "/admin/v1/access/token")
-
-    def prune_images(self) -> list[dict[str, Any]]:
-        """Remove pulled images that no function needs; return them."""
-        found = self._json("POST", "/admin/v1/images/prune", timeout_s=UPLOAD_S).get("removed")
-        return found if isinstance(found, list) else []
-
-    def environments(self) -> list[dict[str, Any]]:
-        """Return every environment of Python functions."""
-        return self._items("/admin/v1/environments")
-
-    def environment(self, id: str) -> dict[str, Any]:
-        """Return an environment with its packages, by the beginning of its id."""
-        return self._json("GET", f"/admin/v1/environments/{_part(id)}")
-
-    def remove_environment(self, id: str) -> dict[str, Any]:
-        """Remove an environment that nothing live names; return what named it."""
-        return self._json("DELETE", f"/admin/v1/environments/{_part(id)}", timeout_s=UPLOAD_S)
-
-    def prune_environments(self) -> list[dict[str, Any]]:
-        """Remove the environments that no revision names; return them."""
-        found = self._json("POST", "/admin/v1/environments/prune", timeout_s=UPLOAD_S)
-        removed = found.get("removed")
-        return removed if isinstance(removed, list) else []
-
-    def hosts(self) -> list[dict[str, Any]]:
-        """Return every host, the server's own machine first."""
-        return self._items("/admin/v1/hosts")
-
-    def host(self, name: str) -> dict[str, Any]:
-        """Return a host with its settings."""
-        return self._json("GET", f"/admin/v1/hosts/{_part(name)}")
-
-    def add_host(self, host: dict[str, Any], *, unchecked: bool = False) -> dict[str, Any]:
-        """Add a host, which the server logs in to and checks before, unless `unchecked`."""
-        query = "?unchecked=true" if unchecked else ""
-        return self._json("POST", f"/admin/v1/hosts{query}", host, timeout_s=HOST_S)
-
-    def change_host(
-        self, name: str, changes: dict[str, Any], *, unchecked: bool = False
-    ) -> dict[str, Any]:
-        """Change a host; return it."""
-        query = "?unchecked=true" if unchecked else ""
-        path = f"/admin/v1/hosts/{_part(name)}{query}"
-        return self._json("PATCH", path, changes, timeout_s=HOST_S)
-
-    def remove_host(self, name: str, *, force: bool = False) -> dict[str, Any]:
-        """Remove a host; return its name under `removed`, or None there while it drains."""
-        query = "?force=true" if force else ""
-        return self._json("DELETE", f"/admin/v1/hosts/{_part(name)}{query}")
-
-    def check_host(self, name: str) -> list[dict[str, Any]]:
-        """Return the results of all checks of a host."""
-        found = self._json("POST", f"/admin/v1/hosts/{_part(name)}/check", timeout_s=HOST_S)
-        items = found.get("items")
-        return items if isinstance(items, list) else []
-
-    def secrets(self) -> list[dict[str, Any]]:
-        """Return every secret, without values."""
-        return self._items("/admin/v1/secrets")
-
-    def set_secret(self, name: str, value: str) -> dict[str, Any]:
-        """Create a secret or replace its value; return which functions still have the old one."""
-        return self._json("POST", "/admin/v1/secrets", {"name": name, "value": value})
-
-    def remove_secret(self, name: str, *, force: bool = False) -> dict[str, Any]:
-        """Remove a secret, with `force` even if a function needs it; return what needs it."""
-        query = "?force=true" if force else ""
-        return self._json("DELETE", f"/admin/v1/secrets/{_part(name)}{query}")
-
-    def aliases(self, function: str = "") -> list[dict[str, Any]]:
-        """Return the aliases of a function, or of all."""
-        query = f"?{urlencode({'function': function})}" if function else ""
-        return self._items(f"/admin/v1/aliases{query}")
-
-    def usage(self, by: str, since: str, function: str = "") -> dict[str, Any]:
-        """Return the usage of models by `function` or `key`, of one function or of all."""
-        query = {"by": by, "since": since, **({"function": function} if function else {})}
-        return self._json("GET", f"/admin/v1/usage?{urlencode(query)}")
-
-    def cost(self, by: str, since: str, function: str = "") -> dict[str, Any]:
-        """Return device-seconds, energy and costs by `function` or `key`, of one function or of
-        all."""
-        query = {"by": by, "since": since, **({"function": function} if function else {})}
-        return self._json("GET", f"/admin/v1/cost?{urlencode(query)}")
-
-    def add_alias(self, function: str, alias: str) -> dict[str, Any]:
-        """Give a function's model a further name; return whether it is new."""
-        return self._json("POST", "/admin/v1/aliases", {"function": function, "alias": alias})
-
-    def remove_alias(self, alias: str) -> dict[str, Any]:
-        """Remove an alias; return the function that had it."""
-        return self._json("DELETE", f"/admin/v1/aliases?{urlencode({'alias': alias})}")
-
-    def backup(self, write: Callable[[bytes], object]) -> None:
-        """Download a copy of the database in pieces."""
-        self._transport.download("/admin/v1/backup", write, UPLOAD_S)
-
-    def replicas(self) -> list[dict[str, Any]]:
-        """Return every replica."""
-        return self._items("/admin/v1/replicas")
-
-    def pools(self) -> list[dict[str, Any]]:
-        """Return every pool."""
-        return self._items("/admin/v1/pools")
-
-    def devices(self) -> list[dict[str, Any]]:
-        """Return every device."""
-        return self._items("/admin/v1/devices")
-
-    def ready(self) -> dict[str, Any]:
-        """Return the server's readiness with its reasons."""
-        return self._json("GET", "/readyz")
+        body = pieces(source, size, progress)
+        check(self._exchange("PUT", _path(BLOB, (sha256,)), body, headers, routes.UPLOAD_S))
 
     def invoke(
         self,
@@ -463,33 +288,41 @@ class Client:
 
         return open_stream(self._transport, path, last_id, silent_s or SILENT_S)
 
-    def _items(self, path: str) -> list[dict[str, Any]]:
-        """Return every item of a list, page by page."""
-        found: list[dict[str, Any]] = []
-        asked = path
-        for _ in range(PAGES_MAX):
-            page = self._json("GET", asked)
-            items = page.get("items")
-            found += items if isinstance(items, list) else []
-            if not page.get("next"):
-                return found
-            separator = "&" if "?" in path else "?"
-            asked = f"{path}{separator}{urlencode({'next': page['next']})}"
-        raise Unreachable(f"{self.url}{path}: the list does not end after {PAGES_MAX} pages")
+    def _call(
+        self,
+        route: Route[T],
+        names: Sequence[str],
+        query: Mapping[str, str | int],
+        body: object = None,
+        headers: Headers = _NONE,
+        wait_s: int = 0,
+    ) -> Document[T]:
+        path = _path(route.path, names) + _query(query)
+        limit_s = (route.timeout_s or self._timeout_s) + wait_s
+        sent = self._json(route.method, path, body, headers, limit_s)
+        source = f"{route.method} {path}"
+        return Document(sent, lambda: _decoded(sent, route.answer()), source, self._release)
+
+    def _release(self) -> str:
+        """Return the server's version, "" if it does not say it."""
+        try:
+            return str(self._json("GET", f"{ADMIN}/session").get("version", ""))
+        except (ApiError, Unreachable):
+            return ""
 
     def _json(
         self,
         method: str,
         path: str,
         body: object = None,
+        headers: Headers = _NONE,
         timeout_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
-        given = {"Accept": "application/json", **(headers or {})}
-        data = None
-        if body is not None:
-            data = json.dumps(body).encode()
-            given["Content-Type"] = "application/json"
+    ) -> dict[str, object]:
+        """Return the JSON object that answers a request."""
+        given = {"Accept": JSON, **headers}
+        data = None if body is None else msgspec.json.encode(body)
+        if data is not None:
+            given["Content-Type"] = JSON
         reply = check(self._exchange(method, path, data, given, timeout_s))
         found = json_object(reply.body)
         if found is None:
@@ -516,13 +349,20 @@ def function_path(ref: str, path: str = "") -> str:
     return f"/fn/{quote(ref, safe='@')}{quote(path, safe=_PATH_SAFE)}"
 
 
-def _part(text: str) -> str:
-    return quote(text, safe="")
+def _path(path: str, names: Sequence[str]) -> str:
+    """Return the path of a route of the admin API with `names` in place of {}."""
+    return ADMIN + path.format(*(quote(name, safe="") for name in names))
 
 
-def _operation(document: dict[str, Any]) -> dict[str, Any]:
-    inner = document.get("operation", document)
-    return inner if isinstance(inner, dict) else {"id": inner, "state": "running"}
+def _query(values: Mapping[str, str | int]) -> str:
+    """Return a query without the values that are empty, which is what a server takes them for."""
+    given = {name: "true" if value is True else value for name, value in values.items() if value}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _decoded(found: object, kind: type[T]) -> T:
+    """Return JSON data as `kind`. Raises msgspec.ValidationError."""
+    return msgspec.convert(found, kind, str_keys=True)
 
 
 def _is_problem(reply: Reply) -> bool:

@@ -4,12 +4,13 @@ connection, and the loop that resumes a stream after its connection broke."""
 from __future__ import annotations
 
 import http.client
+import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from admin.client.transport import ApiError, Transport, Unreachable
 
@@ -22,12 +23,8 @@ CONTENT_TYPE: Final = "text/event-stream"
 SILENT_S: Final = 45.0
 """Seconds without a byte after which a connection counts as dead; a server sends a comment every
 15 s."""
-PATIENCE_S: Final = 60.0
-"""Seconds without a server before `Patience` gives up."""
-PAUSE_S: Final = 0.5
-"""Seconds between two attempts of `Patience`."""
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
-"""Seconds before each consecutive attempt of `Backoff`; the last one is repeated."""
+"""Seconds before each consecutive attempt."""
 
 
 class Event(NamedTuple):
@@ -159,87 +156,57 @@ class Position:
     def __init__(self) -> None:
         self.id = ""
 
-    def accept(self, event: Event) -> bool:
-        """Record `event`; return False if it was received before."""
+    def record(self, event: Event) -> None:
+        """Continue after `event`."""
         self.id = event.id
-        return True
 
 
-class Retry(Protocol):
-    """Policy for reconnecting."""
+class Retry:
+    """When a stream that broke is opened again.
 
-    def connected(self) -> None:
-        """Record that the server accepted the connection."""
-
-    def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """Return the seconds until the next attempt; `error` is None after a regular end.
-
-        Raises `error` if there is no further attempt.
-        """
-
-
-class Backoff:
-    """Endless retries with growing pauses after the first event. A refusal other than "busy" (429,
-    5xx) is final."""
-
-    def __init__(self) -> None:
-        self._has_received = False
-        self._attempts = 0
-
-    def connected(self) -> None:
-        """Do nothing: a connection without an event is not a success."""
-
-    def received(self) -> None:
-        """Record a valid event: the next pause is the shortest one again."""
-        self._has_received, self._attempts = True, 0
-
-    def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """Return the next one of `PAUSES_S`. Raises `error` if it is final."""
-        if error is not None and not (self._has_received and _is_passing(error)):
-            raise error
-        pause_s = PAUSES_S[min(self._attempts, len(PAUSES_S) - 1)]
-        self._attempts += 1
-        return pause_s
-
-
-class Patience:
-    """Retries at a constant pace for `patience_s` seconds, after the server has answered once. Any
-    refusal below 500 is final.
-
-    `on_lost` receives the reason, once per outage; `on_back` is called when the server answers
-    again. `clock` returns seconds.
+    Final are any error before the server has accepted a connection, a refusal other than "busy"
+    (429, 5xx), and an error `patience_s` seconds after the connection was lost. `pauses_s`: seconds
+    before each attempt since the last event; the last one is repeated. `on_lost` receives the
+    reason, once per outage; `on_back` is called when the server accepts a connection again. `clock`
+    returns seconds.
     """
 
     def __init__(
         self,
-        on_lost: Callable[[str], None],
-        on_back: Callable[[], None],
-        patience_s: float = PATIENCE_S,
+        pauses_s: Sequence[float] = PAUSES_S,
+        patience_s: float = math.inf,
+        *,
+        on_lost: Callable[[str], None] = lambda _why: None,
+        on_back: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._on_lost = on_lost
-        self._on_back = on_back
-        self._patience_s = patience_s
-        self._clock = clock
+        self._pauses_s, self._patience_s = pauses_s, patience_s
+        self._on_lost, self._on_back, self._clock = on_lost, on_back, clock
         self._has_answered = False
+        self._attempts = 0
         self._lost_since_s: float | None = None
 
     def connected(self) -> None:
-        """Record the end of an outage."""
+        """Record that the server accepted the connection: the end of an outage."""
         self._has_answered = True
         if self._lost_since_s is not None:
             self._lost_since_s = None
             self._on_back()
 
+    def received(self) -> None:
+        """Record an event: the next pause is the shortest one again."""
+        self._attempts = 0
+
     def pause_s(self, error: ApiError | Unreachable | None) -> float:
-        """Return `PAUSE_S`. Raises `error` if it is final."""
+        """Return the seconds until the next attempt; `error` is None after a regular end. Raises
+        `error` if it is final."""
         if error is not None:
             self._count(error)
-        return PAUSE_S
+        self._attempts += 1
+        return self._pauses_s[min(self._attempts, len(self._pauses_s)) - 1]
 
     def _count(self, error: ApiError | Unreachable) -> None:
-        is_refused = isinstance(error, ApiError) and not _is_server_fault(error)
-        if is_refused or not self._has_answered:
+        if not (self._has_answered and _is_passing(error)):
             raise error
         if self._lost_since_s is None:
             self._lost_since_s = self._clock()
@@ -264,8 +231,8 @@ def resumed(
             with connect(position.id) as events:
                 retry.connected()
                 for event in events:
-                    if position.accept(event):
-                        yield event
+                    position.record(event)
+                    yield event
         except (ApiError, Unreachable) as error:
             failure = error
         pause_s = retry.pause_s(failure)
@@ -277,8 +244,5 @@ def _is_passing(error: ApiError | Unreachable) -> bool:
     """Return whether the server may only be away, overloaded or shutting down."""
     if isinstance(error, Unreachable):
         return True
-    return _is_server_fault(error) or error.status == http.client.TOO_MANY_REQUESTS
-
-
-def _is_server_fault(error: ApiError) -> bool:
-    return error.status >= http.client.INTERNAL_SERVER_ERROR
+    busy = http.client.TOO_MANY_REQUESTS
+    return error.status >= http.client.INTERNAL_SERVER_ERROR or error.status == busy

@@ -15,9 +15,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 from urllib.parse import urlsplit
 
+import msgspec
+
+from gateway.problem_document import PartialProblem
 from hosts.errors import Unreachable as Unreachable
 from registry.errors import BadBundle
 
@@ -43,20 +46,21 @@ Verify = Callable[[socket.socket], None]
 
 
 class ApiError(Exception):
-    """The server refused the request. `problem` is its problem document (RFC 9457).
+    """The server refused the request. `sent` is its problem document, `problem` what of it is read,
+    `code` its code, "" if another server answered.
 
     The text is "title: detail", then expected and got unless the detail contains them.
     """
 
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
-        self.status = status
-        self.problem = problem
-        super().__init__(_explain(status, problem))
-
-    @property
-    def code(self) -> str:
-        """Error code, as in `registry.errors`; "" if another server answered."""
-        return str(self.problem.get("code", ""))
+    def __init__(self, status: int, sent: dict[str, object]) -> None:
+        self.status, self.sent = status, sent
+        try:
+            self.problem = msgspec.convert(sent, PartialProblem)
+        except msgspec.ValidationError:  # another server's
+            title, detail, code = (str(sent.get(one) or "") for one in ("title", "detail", "code"))
+            self.problem = PartialProblem(title=title, detail=detail, code=code)
+        self.code = self.problem.code or ""
+        super().__init__(_explain(status, self.problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +353,7 @@ def check(reply: Reply) -> Reply:
     raise ApiError(reply.status, problem)
 
 
-def json_object(body: bytes) -> dict[str, Any] | None:
+def json_object(body: bytes) -> dict[str, object] | None:
     """Return the JSON object in `body`, or None."""
     try:
         value = json.loads(body)
@@ -358,13 +362,12 @@ def json_object(body: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _explain(status: int, problem: Mapping[str, Any]) -> str:
-    title, detail = str(problem.get("title") or f"HTTP {status}"), str(problem.get("detail") or "")
+def _explain(status: int, problem: PartialProblem) -> str:
+    title, detail = problem.title or f"HTTP {status}", problem.detail or ""
     lines = [f"{title}: {detail}" if detail else title]
-    for field in ("expected", "got"):
-        value = problem.get(field)
-        if value and str(value) not in detail:
-            lines.append(f"  {field}: {value}")
+    for name, value in (("expected", problem.expected), ("got", problem.got)):
+        if value and value not in detail:
+            lines.append(f"  {name}: {value}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from admin.deploy import remeasurement
 from admin.deploy.changes import Changes, Removal, changed_settings
@@ -19,8 +20,6 @@ from admin.deploy.oip import same_version
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
-    WireDeploy,
-    WireRollback,
     check_code,
     check_device,
     check_host,
@@ -32,12 +31,14 @@ from admin.deploy.python import PythonPackages
 from admin.deploy.reading import RequestReader
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
-from admin.deploy.servers import server_result, with_wait
+from admin.deploy.servers import deployed_interface, deployed_server, with_wait
 from admin.deploy.slots import slot_warnings
 from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import TRIAL_WAIT_S, Verification, Verified
+from admin.documents.deploys import OperationResult
+from admin.documents.requests import DeployRequest, RollbackRequest
 from admin.store import Store
-from admin.views import neighbours, profile_json
+from admin.views import neighbours, shown_profile
 from gateway.admission.callers import Caller
 from pool_manager.manager import Manager
 from pool_manager.mounts import MountRules
@@ -79,7 +80,6 @@ class Deploys:
         *,
         idle_s: float,
         wall: Callable[[], float],
-        driver: str,
         rules: ImageRules,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
@@ -93,10 +93,9 @@ class Deploys:
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
         `prepare`, trials also prepare the files that later cold starts load. `trial_wait_s` as in
-        `Verification`. `mounts` are the
-        folders that servers may mount. `models` are the compiled models. `driver` is the settings'
-        name of the driver that starts replicas, `rules` are those of images. `packages` are
-        those of Python functions, None for a server without any."""
+        `Verification`. `mounts` are the folders that servers may mount. `models` are the compiled
+        models. `rules` are those of images. `packages` are those of Python functions, None for a
+        server without any."""
         models = models or CompiledModels(store.builds, "tensorrt")
         self._store = store
         self._manager = manager
@@ -109,7 +108,6 @@ class Deploys:
         self._checked = Shares("deploy requests are being checked", CHECKED_MAX)
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
-        self._driver = driver
         self.packages = packages
         self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(
@@ -162,7 +160,7 @@ class Deploys:
         """Have a model measured again; see `Revalidation.measure_again`."""
         self._revalidation.measure_again(deployed, now=now)
 
-    async def start(self, name: str, request: WireDeploy, caller: Caller) -> Operation:
+    async def start(self, name: str, request: DeployRequest, caller: Caller) -> Operation:
         """Check and accept a deploy.
 
         Raises Refused, BadRequest, WrongScope, Conflict or QueueFull, changing nothing. A secret or
@@ -177,7 +175,7 @@ class Deploys:
             await self._needs.check(draft.revision)
             return await self.runner.accept("deploy", name, msgspec.to_builtins(request), caller)
 
-    async def roll_back(self, name: str, request: WireRollback, caller: Caller) -> Operation:
+    async def roll_back(self, name: str, request: RollbackRequest, caller: Caller) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
         before.
 
@@ -260,20 +258,20 @@ class Deploys:
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""
 
-        async def done(operation: Operation, phase: Phase) -> dict[str, Any]:
+        async def done(operation: Operation, phase: Phase) -> OperationResult:
             result = await work(operation, phase)
             await self._settled()
             return result
 
         return done
 
-    async def _plan(self, name: str, request: WireDeploy, caller: Caller) -> Plan:
+    async def _plan(self, name: str, request: DeployRequest, caller: Caller) -> Plan:
         asked = await self._requests.read(caller.id, name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, self._manager.devices())
         check_host(draft, self._manager.hosts())
         check_trial(draft, self._manager.hosts())
-        check_code(draft, self._driver, caller.scopes)
+        check_code(draft, self._manager.driver, caller.scopes)
         return draft
 
     def _check_files(self, draft: Plan) -> None:
@@ -289,8 +287,8 @@ class Deploys:
         await self._changes.unstage(operation.id)
         await self.pins.sweep()
 
-    async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
-        request = msgspec.convert(operation.request, WireDeploy)
+    async def _deploy(self, operation: Operation, phase: Phase) -> OperationResult:
+        request = msgspec.convert(operation.request, DeployRequest)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         unnamed = msgspec.structs.replace(request, derived_name=False)
         caller = Caller(operation.party, operation.scopes)
@@ -303,31 +301,33 @@ class Deploys:
             result = await self._deployed_python(draft, request, operation, phase)
         else:
             result = await self._deployed(draft, request, operation, phase)
-        sent = {"files": len(request.files), "size": sum(file.size for file in request.files)}
-        return result | sent | self._warned(operation.name)
+        result.files, result.size = len(request.files), sum(file.size for file in request.files)
+        result.warnings = self.warnings(operation.name) or UNSET
+        return result
 
     async def _deployed_image(
         self,
         draft: Plan,
         server: ServerSettings,
-        request: WireDeploy,
+        request: DeployRequest,
         operation: Operation,
         phase: Phase,
-    ) -> dict[str, Any]:
+    ) -> OperationResult:
         try:
             async with self.runner.aside(operation.id):
                 pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
             hidden = await self.pins.hidden(pinned)
             draft = replace(draft, revision=replace(draft.revision, server=pinned))
             result = await self._deployed(draft, request, operation, phase)
-            result["server"]["hidden"] = hidden
+            if result.server is not UNSET:
+                result.server.hidden = hidden
         finally:
             self.pins.release(operation.id)
         return result
 
     async def _deployed_python(
-        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
-    ) -> dict[str, Any]:
+        self, draft: Plan, request: DeployRequest, operation: Operation, phase: Phase
+    ) -> OperationResult:
         if self.packages is None:
             raise Refused("python: expected a server with a folder for packages, got none")
         try:
@@ -337,14 +337,9 @@ class Deploys:
         finally:
             self.packages.release(operation.id)
 
-    def _warned(self, name: str) -> dict[str, Any]:
-        """Return the part of a deploy's result that warns, {} if there is nothing to say."""
-        warnings = self.warnings(name)
-        return {"warnings": warnings} if warnings else {}
-
     async def _deployed(
-        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
-    ) -> dict[str, Any]:
+        self, draft: Plan, request: DeployRequest, operation: Operation, phase: Phase
+    ) -> OperationResult:
         """Try a draft whose needs are there, and move the traffic to it; return the result."""
         current = self._store.catalog.find(operation.name)
         # Read before the trial: the trial may evict the function's idle replica.
@@ -358,7 +353,8 @@ class Deploys:
                 return await self._keep(current, with_wait(draft, current.profile))
             measured = await self._measured(current, request, operation, phase)
             kept = await self._keep(measured, with_wait(draft, measured.profile))
-            return kept | {"batching": summary(measured.revision, measured.profile)}
+            kept.batching = summary(measured.revision, measured.profile)
+            return kept
         if current is not None and request.derived_name and not draft.is_meant:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
@@ -375,11 +371,13 @@ class Deploys:
         how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
         serving = replace(staged, function=function)
-        told = {"made_room": made_room} if made_room else {}
-        return self._result(serving, sample, how) | self._compiled(serving) | told
+        result = self._result(serving, sample, how)
+        result.compiled = self._models.summary(serving) or UNSET
+        result.made_room = made_room or UNSET
+        return result
 
     async def _verified(
-        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
+        self, draft: Plan, request: DeployRequest, operation: Operation, phase: Phase
     ) -> Verified:
         """Run the trial that a request asks for; return its result. Raises FnError."""
         return await self._verification.verify(
@@ -392,7 +390,7 @@ class Deploys:
         )
 
     async def _measured(
-        self, current: Deployed, request: WireDeploy, operation: Operation, phase: Phase
+        self, current: Deployed, request: DeployRequest, operation: Operation, phase: Phase
     ) -> Deployed:
         """Measure a revision again for a deploy of the same; return it with its new profile."""
         found = current.revision
@@ -412,21 +410,14 @@ class Deploys:
         return replace(current, profile=profile)
 
     async def _aside(
-        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
-    ) -> dict[str, Any]:
+        self, draft: Plan, request: DeployRequest, operation: Operation, phase: Phase
+    ) -> OperationResult:
         """Add a revision that plain calls do not go to, unless the newest one of its version is the
         same."""
         name = operation.name
         same = same_version(draft.revision, self._store.catalog)
         if same is not None:
-            ref = same.revision.ref
-            return {
-                "revision": ref,
-                "created": False,
-                "changed": [],
-                "profile": profile_json(same.profile),
-                "switch": f"the same bundle and settings as {ref}",
-            }
+            return _unchanged(same, [])
         verified = await self._verified(draft, request, operation, phase)
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)
@@ -434,52 +425,40 @@ class Deploys:
         await self._tidy(name)
         return self._result(added, verified.sample, f"calls of {name} still go to {current}")
 
-    async def _keep(self, current: Deployed, draft: Plan) -> dict[str, Any]:
+    async def _keep(self, current: Deployed, draft: Plan) -> OperationResult:
         """Apply a deploy of the same bundle and revision settings: only other settings change."""
         changed = changed_settings(current.function, draft.function)
         await self._changes.keep(draft, current)
-        return {
-            "revision": current.revision.ref,
-            "created": False,
-            "changed": changed,
-            "profile": profile_json(current.profile),
-            "switch": f"the same bundle and settings as {current.revision.ref}",
-            **server_result(replace(current, function=draft.function)),
-        }
+        return _unchanged(replace(current, function=draft.function), changed)
 
-    async def _first(self, draft: Plan, verified: Verified, phase: Phase) -> dict[str, Any]:
+    async def _first(self, draft: Plan, verified: Verified, phase: Phase) -> OperationResult:
         await phase(SWITCH)
         deployed = await self._changes.first(draft, verified)
         await self._tidy(draft.function.name)
         ref = deployed.revision.ref
         how = f"calls of {draft.function.name} go to {ref}, which is cold"
-        return self._result(deployed, verified.sample, how) | self._compiled(deployed)
+        result = self._result(deployed, verified.sample, how)
+        result.compiled = self._models.summary(deployed) or UNSET
+        return result
 
-    def _compiled(self, deployed: Deployed) -> dict[str, Any]:
-        """Return the part of a deploy's result about the compiled model of the revision with the
-        traffic, {} if none is requested."""
-        text = self._models.summary(deployed)
-        return {"compiled": text} if text else {}
+    def _result(self, deployed: Deployed, sample: dict[str, Any], how: str) -> OperationResult:
+        revision, profile = deployed.revision, deployed.profile
+        return OperationResult(
+            revision=revision.ref,
+            created=True,
+            sample={**sample, "revision": revision.ref} if sample else {},
+            profile=shown_profile(profile),
+            batch_max=rows_of(revision, profile),
+            batching=summary(revision, profile),
+            switch=how,
+            media=media_values(revision.signature, revision.inputs) or UNSET,
+            neighbours=neighbours(deployed, self._manager.devices()) or UNSET,
+            server=deployed_server(deployed),
+            interface=deployed_interface(revision),
+        )
 
-    def _result(self, deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
-        ref = deployed.revision.ref
-        text = neighbours(deployed, self._manager.devices())
-        media = media_values(deployed.revision.signature, deployed.revision.inputs)
-        return {
-            "revision": ref,
-            "created": True,
-            "sample": {**sample, "revision": ref} if sample else {},
-            "profile": profile_json(deployed.profile),
-            "batch_max": rows_of(deployed.revision, deployed.profile),
-            "batching": summary(deployed.revision, deployed.profile),
-            "switch": how,
-            **({"media": media} if media else {}),
-            **({"neighbours": text} if text else {}),
-            **server_result(deployed),
-        }
-
-    async def _roll_back(self, operation: Operation, phase: Phase) -> dict[str, Any]:
-        request = msgspec.convert(operation.request, WireRollback)
+    async def _roll_back(self, operation: Operation, phase: Phase) -> OperationResult:
+        request = msgspec.convert(operation.request, RollbackRequest)
         current = self._store.catalog.resolve(operation.name)
         target = self._store.catalog.resolve(f"{operation.name}@{request.to}")
         before, after = current.revision, target.revision
@@ -490,8 +469,23 @@ class Deploys:
             async with self.runner.aside(operation.id):
                 await self.restore(target, WARM_S)
             how = await self._rollout.to(target, phase, now=request.now)
-        return {"revision": after.ref, "from": before.ref, "switch": how}
+        return OperationResult(revision=after.ref, from_=before.ref, switch=how)
 
     async def _tidy(self, name: str) -> None:
         await self._removal.trim(name)
         await self.sweep()
+
+
+def _unchanged(deployed: Deployed, changed: list[str]) -> OperationResult:
+    """Return the result of a deploy of the same bundle and settings; `changed`: settings of the
+    function that are no part of a revision."""
+    ref = deployed.revision.ref
+    return OperationResult(
+        revision=ref,
+        created=False,
+        changed=changed,
+        profile=shown_profile(deployed.profile),
+        switch=f"the same bundle and settings as {ref}",
+        server=deployed_server(deployed),
+        interface=deployed_interface(deployed.revision),
+    )

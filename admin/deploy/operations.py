@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
+import msgspec
 import structlog
 
 from admin.deploy.turns import Turns
+from admin.documents.deploys import OperationResult
 from gateway.admission.callers import NOBODY, Caller
 from gateway.problems import document
 from pool_manager.subscribers import Subscribers
@@ -32,7 +34,7 @@ END_RETRY_S = 1.0
 
 Phase = Callable[[str], Awaitable[None]]
 """Publishes the current phase of an operation to its followers."""
-Work = Callable[[Operation, Phase], Awaitable[dict[str, Any]]]
+Work = Callable[[Operation, Phase], Awaitable[OperationResult]]
 """Runs an operation and returns its result, or raises the error that it fails with."""
 Undo = Callable[[Operation], Awaitable[None]]
 """Removes what an unfinished operation left behind. May raise StoreUnavailable."""
@@ -82,6 +84,10 @@ class OperationRunner:
         for operation in await self._operations.running():
             self._accepted.hold(operation.party)
             self._spawn(operation)
+
+    def begin_waiting(self) -> None:
+        """Let requests wait again, those of a gateway that replaces one which has ended."""
+        self._closing = False
 
     async def stop_waiting(self, _app: object = None) -> None:
         """Answer all requests that wait for an operation (handler of aiohttp's shutdown signal)."""
@@ -226,14 +232,15 @@ class OperationRunner:
             await self._tell()
 
         try:
-            return {"state": "done", "result": await self._work[operation.kind](operation, phase)}
+            result = await self._work[operation.kind](operation, phase)
+            return {"state": "done", "result": msgspec.to_builtins(result, str_keys=True)}
         except ShuttingDown:
             raise
         except FnError as error:
-            return {"state": "failed", "error": document(error, for_admin=True)}
+            return {"state": "failed", "error": _stored(error, for_admin=True)}
         except Exception:
             log.exception("an operation failed", kind=operation.kind, id=operation.id)
-            return {"state": "failed", "error": document(FnError("see the server's log"))}
+            return {"state": "failed", "error": _stored(FnError("see the server's log"))}
 
     async def _end(self, id: str, changes: dict[str, Any]) -> None:
         """Store the end, however often that takes: after a restart, an operation without a stored
@@ -260,3 +267,9 @@ class OperationRunner:
     async def _tell(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _stored(error: FnError, *, for_admin: bool = False) -> dict[str, Any]:
+    """Return the problem document of an error as JSON data."""
+    data: dict[str, Any] = msgspec.to_builtins(document(error, for_admin=for_admin))
+    return data

@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast, get_args
 
-import msgspec
-
 from admin.deploy.oip import is_meant, oip_name
+from admin.documents.requests import DeployRequest
 from pool_manager.core.state import Device
+from pool_manager.driver import DriverFacts
 from pool_manager.host import HostView
 from pool_manager.replicas.trial_parks import PARK
 from registry import manifest as manifests
@@ -55,60 +55,6 @@ AXES_MAX = 1000
 MIB = 1024 * 1024
 HERE = (HOST_LABEL, LOCAL_HOST)
 """Label of the server's machine."""
-CONTAINED = ("docker", "fake")
-"""Drivers whose handlers run without the server's rights (the fake driver runs no handlers)."""
-
-
-Scalar = str | int | float | bool | None
-Setting = Scalar | list[Scalar] | dict[str, Scalar]
-"""Value of a setting that a request overrides: no deeper than that."""
-
-
-class WireFile(msgspec.Struct, forbid_unknown_fields=True):
-    """File of a bundle, as listed by a client."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of `POST /admin/v1/functions/{name}/revisions`.
-
-    `manifest` is the text of function.toml, or null for a bare model file, named by `model`.
-    `derived_name`: the client derived the name from the file's name. `breaking`: the change may
-    break callers of the current revision. `now`: where both revisions of a server function do not
-    fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
-    pulled also if the engine has it. `measure`: a trial runs although an earlier one measured these
-    files. `evict`: the trial may take a device from a function that is being called. Without
-    `traffic` plain calls go on to the revision that has
-    them, unless this is the function's first; the function's settings stay as they are.
-    """
-
-    files: list[WireFile]
-    manifest: str | None = None
-    model: str | None = None
-    derived_name: bool = False
-    trust: bool = False
-    breaking: bool = False
-    now: bool = False
-    pull: bool = False
-    measure: bool = False
-    evict: bool = False
-    traffic: bool = True
-    overrides: dict[str, Setting] = {}
-
-
-class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of `POST /admin/v1/functions/{name}/rollback`.
-
-    `to`: a revision's number, or null for the revision that had the traffic before. `breaking`: the
-    change may break callers of the current revision. `now` as in `WireDeploy`.
-    """
-
-    to: int | None = None
-    breaking: bool = False
-    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +92,9 @@ class Plan:
         )
 
 
-def parse_request(body: bytes) -> WireDeploy:
+def parse_request(body: bytes) -> DeployRequest:
     """Decode the body of a deploy. Raises BadRequest naming the field."""
-    return read_json(body, WireDeploy, "the deploy request")
-
-
-def parse_rollback(body: bytes) -> WireRollback:
-    """Decode the body of a rollback; an empty body means defaults. Raises BadRequest naming the
-    field."""
-    return read_json(body or b"{}", WireRollback, "the rollback request")
+    return read_json(body, DeployRequest, "the deploy request")
 
 
 class Asked(NamedTuple):
@@ -165,7 +105,7 @@ class Asked(NamedTuple):
     manifest: Manifest
 
 
-def read_request(name: str, request: WireDeploy) -> Asked:
+def read_request(name: str, request: DeployRequest) -> Asked:
     """Check the files and the manifest of a request, which takes up to a tenth of a second.
 
     It needs nothing of the server's state, so that it may run in a thread: its readers are Python,
@@ -186,7 +126,7 @@ def read_request(name: str, request: WireDeploy) -> Asked:
 
 
 def plan(
-    name: str, request: WireDeploy, asked: Asked, catalog: Catalog, now_s: float, idle_s: float
+    name: str, request: DeployRequest, asked: Asked, catalog: Catalog, now_s: float, idle_s: float
 ) -> Plan:
     """Check all that can be checked without file contents, and return the plan.
 
@@ -243,7 +183,7 @@ def alias_taken(name: str, owner: str) -> Conflict:
     )
 
 
-def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
+def check_code(draft: Plan, driver: DriverFacts, scopes: Collection[str]) -> None:
     """Raise Refused if the driver cannot run the draft's server, or WrongScope if its code would
     gain more rights than the caller's key has.
 
@@ -252,30 +192,30 @@ def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
     network, no secret, no capability.
     """
     server = draft.revision.server
-    if server and server.python and driver == "docker":
+    if server and server.python and driver.is_contained:
         raise Refused(
-            "python: expected the driver process, got docker: packages are installed for processes"
-            " of this machine; start fngate with FN_DRIVER=process"
+            f"python: expected the driver process, got {driver.kind}: packages are installed for"
+            " processes of this machine; start fngate with FN_DRIVER=process"
         )
-    if server and not server.image and driver == "docker":
+    if server and not server.image and driver.is_contained:
         raise Refused(
-            "server.command: expected the driver process, got docker: a command runs beside the"
-            " server's own programs, which containers do not have; name an image with server.image,"
-            " or start fngate with FN_DRIVER=process"
+            f"server.command: expected the driver process, got {driver.kind}: a command runs beside"
+            " the server's own programs, which containers do not have; name an image with"
+            " server.image, or start fngate with FN_DRIVER=process"
         )
-    if server and server.image and driver == "process":
+    if server and server.image and driver.images is None:
         raise Refused(
-            "server.image: expected the driver docker, got process: an image runs in a container;"
-            " name a program with server.command, or start fngate with FN_DRIVER=docker"
+            f"server.image: expected the driver docker, got {driver.kind}: an image runs in a"
+            " container; name a program with server.command, or start fngate with FN_DRIVER=docker"
         )
     if "admin" in scopes:
         return
     code = draft.revision.handler or ("the command" if server else "")
-    if code and driver not in CONTAINED:
+    if code and not driver.is_contained:
         advice = "; under the driver docker the scope deploy suffices"
         raise WrongScope(
-            f"{code} would run as the server's own user under the driver {driver}: this needs the"
-            f" scope admin, the key has {', '.join(scopes)}{'' if server else advice}"
+            f"{code} would run as the server's own user under the driver {driver.kind}: this needs"
+            f" the scope admin, the key has {', '.join(scopes)}{'' if server else advice}"
         )
     if server and (key := _reaching(server)):
         raise WrongScope(
@@ -358,7 +298,7 @@ def _has_labels(host: HostView, labels: AbstractSet[tuple[str, str]]) -> bool:
     return labels <= {**host.labels, HOST_LABEL: host.name}.items()
 
 
-def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:
+def _manifest(name: str, request: DeployRequest, paths: list[str]) -> Manifest:
     if request.manifest is not None:
         manifest = manifests.parse_manifest(request.manifest, paths)
     elif request.model in paths:

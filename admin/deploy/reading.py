@@ -8,8 +8,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from admin.deploy.plan import Asked, WireDeploy, read_request
+from admin.deploy.plan import Asked, read_request
 from admin.deploy.turns import Turns
+from admin.documents.requests import DeployRequest
 
 T = TypeVar("T")
 SMALL_TEXT: Final = 4096
@@ -25,7 +26,7 @@ class RequestReader:
     def __init__(self) -> None:
         self._turns = Turns("deploy requests are being read", 1)
 
-    async def read(self, party: str, name: str, request: WireDeploy) -> Asked:
+    async def read(self, party: str, name: str, request: DeployRequest) -> Asked:
         """Return the content of a request. Raises what `read_request` raises."""
         if _is_small(request):
             return read_request(name, request)
@@ -37,7 +38,7 @@ class RequestReader:
             return await asyncio.to_thread(work)
 
 
-def _is_small(request: WireDeploy) -> bool:
+def _is_small(request: DeployRequest) -> bool:
     return (
         len(request.files) <= SMALL_FILES
         and len(request.manifest or "") <= SMALL_TEXT

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
+
+from msgspec import UNSET, UnsetType
 
 from admin.deploy.plan import Plan
-from gateway.openapi.descriptions import python_calls
+from admin.documents.deploys import DeployedServer, PythonCalls
+from admin.views import calls_of
 from registry.catalog import Deployed
 from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 
 WAIT_LEAST_S: Final = 55.0
 WAIT_MOST_S: Final = 600.0
@@ -27,21 +31,22 @@ def with_wait(draft: Plan, profile: Profile | None) -> Plan:
     return replace(draft, function=replace(draft.function, limits=limits))
 
 
-def server_result(deployed: Deployed) -> dict[str, Any]:
-    """Return what the result of a deploy says about a server, {} for a model function. `hidden` are
-    the folders of an image that folders in memory hide. `interface` is how a Python function is
-    called."""
-    server, interface = deployed.revision.server, deployed.revision.interface
+def deployed_server(deployed: Deployed) -> DeployedServer | UnsetType:
+    """Return what the result of a deploy says about a server, UNSET for a model function."""
+    server = deployed.revision.server
     if server is None:
-        return {}
-    return {
-        "server": {
-            "ready": server.ready,
-            "network": server.network,
-            "wait_s": deployed.function.limits.wait_s,
-            "host": server.host,
-            "found_host": server.found_host,
-            **({"image": asdict(server.image), "hidden": []} if server.image else {}),
-        },
-        **({"interface": python_calls(interface)} if interface else {}),
-    }
+        return UNSET
+    return DeployedServer(
+        ready=server.ready,
+        network=server.network,
+        wait_s=deployed.function.limits.wait_s,
+        host=server.host,
+        found_host=server.found_host,
+        image=server.image or UNSET,
+        hidden=[] if server.image else UNSET,
+    )
+
+
+def deployed_interface(revision: Revision) -> PythonCalls | UnsetType:
+    """Return how a Python function is called, UNSET for any other and before its trial."""
+    return UNSET if revision.interface is None else calls_of(revision.interface)

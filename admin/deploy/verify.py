@@ -290,7 +290,7 @@ class Verification:
         bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
-            placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
+            placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver.kind)
             placed = _with_candidates(placed) if is_optimising else placed
             placed = with_server(placed, deployed)
             if draft.revision.server and draft.revision.server.park:

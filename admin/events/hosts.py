@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
+from admin.documents.events import HostChange, HostEvent
+from pool_manager.core.hosts import HostState
 from pool_manager.host import HostView
 
 FIGURE: Final = re.compile(r"\d+")
+_CHANGES: Final[dict[HostState, HostChange]] = {
+    HostState.JOINING: "joining",
+    HostState.UP: "up",
+    HostState.UNREACHABLE: "unreachable",
+    HostState.DRAINING: "draining",
+    HostState.GONE: "gone",
+}
 
 
 class HostChanges:
@@ -18,7 +27,7 @@ class HostChanges:
         self._states = {host.name: _essence(host) for host in hosts}
         self._wall = wall
 
-    def change(self, name: str, view: HostView | None) -> dict[str, Any] | None:
+    def change(self, name: str, view: HostView | None) -> HostEvent | None:
         """Return the occurrence if the state of a host, or the reason of it, has changed; None if
         only its figures have, also those in its reason. `view` is None for a host that was
         removed."""
@@ -32,18 +41,18 @@ class HostChanges:
             return None
         if before is None:  # it cannot be connected yet
             return self._occurrence(name, "added", "")
-        return self._occurrence(name, view.state, view.reason)
+        return self._occurrence(name, _CHANGES[view.state], view.reason)
 
-    def _occurrence(self, name: str, change: str, reason: str) -> dict[str, Any]:
+    def _occurrence(self, name: str, change: HostChange, reason: str) -> HostEvent:
         words = {"joining": "is joining", "added": "was added", "removed": "was removed"}
         text = f"host {name} {words.get(change, f'is {change}')}"
-        return {
-            "host": name,
-            "change": change,
-            "at_s": round(self._wall(), 3),
-            "reason": reason,
-            "text": f"{text}: {reason}" if reason else text,
-        }
+        return HostEvent(
+            host=name,
+            change=change,
+            at_s=round(self._wall(), 3),
+            reason=reason,
+            text=f"{text}: {reason}" if reason else text,
+        )
 
 
 def _essence(view: HostView) -> tuple[str, str]:

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from admin.documents.events import BeatEvent
+from admin.documents.functions import BuildDetail, BuildRow, FailureRow, FunctionRow
 from admin.events.log import Item
 from admin.history import ServerHistory
 from admin.rates import FunctionRates
 from admin.views import (
-    Live,
-    build_json,
+    build_detail,
     build_row,
+    device_row,
     first_shown,
-    function_json,
-    host_json,
-    occupancy_json,
-    park_json,
-    replica_json,
+    host_row,
+    park_row,
+    pool_state,
+    replica_row,
+    struct_of,
+    whole,
 )
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
+from gateway.openapi.answers import Readiness
+from pool_manager.core.pool import PoolForecast
 from pool_manager.manager import Manager
-from pool_manager.reports import Decision
+from pool_manager.parked import PoolParks
 from registry.builds import Target
 from registry.catalog import Catalog, Deployed
 from registry.compilation import TargetState
 from registry.errors import Poison, ReplicaDied, ReplicaHung
-from registry.exchange import NOTHING, Load
+from registry.exchange import NOTHING, Load, PoolEndpoints
 from registry.model.functions import NAMESPACE
+from registry.model.history import Decision
 from registry.model.revisions import Revision, pool_key
 
 DEATHS: Final = frozenset({ReplicaDied.code, ReplicaHung.code, Poison.code})
 
 JUMP_S: Final = 1.0
+Row = TypeVar("Row", bound=FailureRow)
 encode = msgspec.json.Encoder().encode
 
 
@@ -46,17 +53,12 @@ def pool_of(failure: Failure) -> str:
     return pool_key(failure.namespace, failure.function, int(number))
 
 
-def failure_json(failure: Failure, decisions: Sequence[Decision]) -> dict[str, Any]:
-    """Return an item of a function's errors. `decisions` are its pool's decisions, oldest first."""
-    return {
-        "at_s": round(failure.at_s, 3),
-        "code": failure.code,
-        "detail": explained(failure, decisions),
-        "revision": failure.revision,
-        "replica": failure.replica,
-        "request_id": failure.request_id,
-        "count": failure.count,
-    }
+def failure_row(kind: type[Row], failure: Failure, decisions: Sequence[Decision]) -> Row:
+    """Return an item of a function's errors, or an event about it. `decisions` are its pool's
+    decisions, oldest first."""
+    told = explained(failure, decisions)
+    at_s = round(failure.at_s, 3)
+    return struct_of(kind, msgspec.structs.replace(failure, at_s=at_s, detail=told))
 
 
 def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
@@ -119,63 +121,87 @@ class FunctionRows:
         self.clock = clock
         self.wall = wall
 
-    def row(self, deployed: Deployed, loads: Mapping[str, Load]) -> dict[str, Any]:
+    def row(self, deployed: Deployed, loads: Mapping[str, Load]) -> FunctionRow:
         """Return the row of one function; `loads` as returned by `gateways.loads`."""
-        key = deployed.revision.key
-        pool = self.manager.pool(key) or (UNKNOWN, 0, 0.0)
-        shown, _, since_s = pool
-        ready_in_ms = self._history.ready_in_ms(
-            key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
+        function, revision, key = deployed.function, deployed.revision, deployed.revision.key
+        manager, load = self.manager, loads.get(key, NOTHING)
+        shown, wanted, since_s = manager.pool(key) or (UNKNOWN, 0, 0.0)
+        forecast, parks = manager.forecast(key), manager.parks(key)
+        expected = self._history.expected(key)
+        name, now, wall_s = (function.namespace, function.name), self.clock(), self.wall()
+        rates = self.rates.answers.response_rate(name, now)
+        first_bytes = self.rates.first_bytes.response_rate(name, now)
+        sleeps_in_s = forecast.sleeps_in_s
+        is_waking = shown.state == "waking"
+        return FunctionRow(
+            name=function.name,
+            oip_name=function.oip_name,
+            revision=revision.ref,
+            engine=revision.engine,
+            state=pool_state(shown),
+            reason=shown.reason,
+            phase=forecast.phase if is_waking else None,
+            awaited=str(forecast.awaited) if is_waking and forecast.awaited else None,
+            ready=len(shown.replicas),
+            wanted=wanted,
+            held=load.queued,
+            in_flight=load.in_flight,
+            rate=rates.rate,
+            p50_ms=rates.p50_ms,
+            p95_ms=rates.p95_ms,
+            first_byte_p50_ms=first_bytes.p50_ms,
+            first_byte_p95_ms=first_bytes.p95_ms,
+            min=function.scaling.min,
+            max=function.scaling.max,
+            idle_s=function.scaling.idle_s,
+            labels=function.labels,
+            devices=list(forecast.devices),
+            since_s=since_s,
+            sleeps_at_s=None if sleeps_in_s is None else round(wall_s + sleeps_in_s, 1),
+            cold_start_ms=round(expected.p50_s * 1e3, 1) if expected.samples else None,
+            ready_in_ms=whole(self._ready_in_ms(key, shown, since_s, forecast, parks)),
+            created_s=function.created_s,
+            build=self._build_row(deployed),
+            reserved_user=self._reserved_user(revision),
+            golden=manager.golden.verdict(key)[0],
+            trouble=manager.trouble(key),
+            park=park_row(deployed, parks, wall_s - now),
         )
-        forecast, parks = self.manager.forecast(key), self.manager.parks(key)
-        if forecast.eta_s is not None:
-            ready_in_ms = max(1.0, forecast.eta_s * 1e3)
-        elif shown.state == "parked" and parks is not None:
-            ready_in_ms = max(1.0, parks.wake_s * 1e3)
-        sleeps_at_s = None
-        if forecast.sleeps_in_s is not None:
-            sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
-        function = deployed.function
-        name, now = (function.namespace, function.name), self.clock()
-        live = Live(
-            pool,
-            loads.get(key, NOTHING),
-            self._history.expected(key),
-            ready_in_ms,
-            self.rates.answers.response_rate(name, now),
-            self.rates.first_bytes.response_rate(name, now),
-            forecast,
-            sleeps_at_s,
-            self.manager.golden.verdict(key)[0],
-            self.manager.trouble(key),
-            park_json(deployed, parks, self.wall() - self.clock()),
-        )
-        return {
-            **function_json(deployed, live),
-            "build": self._build_row(deployed),
-            "reserved_user": self._reserved_user(deployed.revision),
-        }
 
-    def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
+    def _ready_in_ms(
+        self,
+        key: str,
+        shown: PoolEndpoints,
+        since_s: float,
+        forecast: PoolForecast,
+        parks: PoolParks | None,
+    ) -> float | None:
+        """Return the milliseconds until a replica is ready: 0 if one is, None if unknown."""
+        if forecast.eta_s is not None:
+            return max(1.0, forecast.eta_s * 1e3)
+        if shown.state == "parked" and parks is not None:
+            return max(1.0, parks.wake_s * 1e3)
+        by_standby = self.manager.wakes_by_standby(key)
+        return self._history.ready_in_ms(key, shown.state, since_s, by_standby=by_standby)
+
+    def _build_row(self, deployed: Deployed) -> BuildRow | None:
         found = self._builds.states(deployed)
         if isinstance(found, str):
-            return build_row(found, None)
+            return build_row(found, None) if found else None
         one = first_shown(found)
         is_building = one.build.state == "building"
         return build_row(one, self._builds.estimate_s(one.target) if is_building else None)
 
-    def builds(self, deployed: Deployed) -> dict[str, Any]:
-        """Return `build`, all about the build of a function, None for one that is not compiled, and
-        `builds`, a list with one for each type of device. `build` is one that is not done, if
-        any."""
+    def builds(self, deployed: Deployed) -> tuple[BuildDetail | None, list[BuildDetail]]:
+        """Return all about the build of a function, None for one that is not compiled, and a list
+        with one for each type of device. The first is one of these that is not done, if any."""
         found = self._builds.states(deployed)
         if isinstance(found, str):
-            return {"build": build_json(found, None, self.wall()), "builds": []}
-        rows = [self._build(one) for one in found]
-        return {"build": rows[found.index(first_shown(found))], "builds": rows}
-
-    def _build(self, one: TargetState) -> dict[str, Any] | None:
-        return build_json(one, self._builds.estimate_s(one.target), self.wall())
+            return build_detail(found, None, self.wall()) if found else None, []
+        rows = [
+            build_detail(one, self._builds.estimate_s(one.target), self.wall()) for one in found
+        ]
+        return rows[found.index(first_shown(found))], rows
 
 
 class StateReader:
@@ -232,32 +258,31 @@ class StateReader:
         """Yield every replica that is not stopped yet."""
         for one in self._manager.replicas():
             charge = self._manager.charge(one.id)
-            shown = replica_json(one, self._boot_s + one.since_s, charge)
-            yield Item(one.id, shown["function"], encode(shown))
+            shown = replica_row(one, self._boot_s + one.since_s, charge)
+            yield Item(one.id, shown.function, encode(shown))
 
     def devices(self) -> Iterator[Item]:
         """Yield every device."""
         for one in self._manager.occupancies():
-            yield Item(
-                one.device.id, "", encode(occupancy_json(one, self._manager.busy(one.device.id)))
-            )
+            shown = device_row(one, self._manager.busy(one.device.id))
+            yield Item(one.device.id, "", encode(shown))
 
     def hosts(self) -> Iterator[Item]:
         """Yield every host, the local one first."""
         for one in self._manager.hosts():
-            yield Item(one.name, "", encode(host_json(one)))
+            yield Item(one.name, "", encode(host_row(one)))
 
-    def beat(self) -> dict[str, Any]:
+    def beat(self) -> BeatEvent:
         """Return the totals of the server."""
         loads = self._rows.gateways.loads().values()
         reasons = self._reasons()
-        return {
-            "at_s": round(self._wall(), 3),
-            "held": sum(load.queued for load in loads),
-            "in_flight": sum(load.in_flight for load in loads),
-            "rate": self._rows.rates.answers.rate(self._clock()),
-            "readyz": {"status": "degraded" if reasons else "ok", "reasons": reasons},
-        }
+        return BeatEvent(
+            at_s=round(self._wall(), 3),
+            held=sum(load.queued for load in loads),
+            in_flight=sum(load.in_flight for load in loads),
+            rate=self._rows.rates.answers.rate(self._clock()),
+            readyz=Readiness("degraded" if reasons else "ok", reasons),
+        )
 
 
 def function_of(pool: str) -> str:

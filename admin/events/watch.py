@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
 
+from admin.documents.events import GoneEvent, ReadyEvent, ResetEvent, ServerEvent, ServerFacts
 from admin.events.log import KINDS, EventLog, Item, SentState
 from admin.events.snapshot import StateReader, function_of
 from admin.events.sse import Position, frame, frames, listing, pieces
@@ -81,7 +82,7 @@ class EventWatch:
         self,
         reader: StateReader,
         catalog: Catalog,
-        server: dict[str, Any],
+        server: ServerFacts,
         clock: Callable[[], float],
     ) -> None:
         self._reader = reader
@@ -115,7 +116,7 @@ class EventWatch:
         self._unsubscribe()
         self._cancel_timer()
 
-    def record(self, kind: str, about: str, data: Any) -> None:
+    def record(self, kind: str, about: str, data: ServerEvent) -> None:
         """Record an occurrence: a decision, a cold start, an error, a change of a host or a step of
         an operation."""
         encoded = encode(data)
@@ -191,13 +192,13 @@ class EventWatch:
 
     def _snapshot(self, reason: str, about: str) -> Iterator[bytes]:
         """Yield the whole state and the latest occurrences."""
-        yield frame("reset", encode({"reason": reason, "server": self._server}))
+        yield frame("reset", encode(ResetEvent(reason, self._server)))
         for kind in KINDS:
             yield from listing(kind, self._sent.all(kind, about))
         for kind, name, data in self._recent:
             if not about or name in ("", about):
                 yield frame(kind, data)
-        yield frame("ready", b"{}", str(Position(self._boot, self._log.seq)))
+        yield frame("ready", encode(ReadyEvent()), str(Position(self._boot, self._log.seq)))
 
     def _on_change(self, change: Change) -> None:
         if self._is_watching and change.namespace == NAMESPACE:
@@ -284,4 +285,4 @@ class EventWatch:
 
 
 def _gone(kind: str, id: str) -> bytes:
-    return encode({"functions": [], "replicas": [], kind: [id]})
+    return encode(GoneEvent(**{"functions": [], "replicas": [], kind: [id]}))

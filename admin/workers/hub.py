@@ -1,18 +1,20 @@
 """Server's side of the protocol: the sessions of all gateways, and the state that they get.
 
 `StateFeed` makes the messages about the server's state. `Hub` sends them to every gateway, whole to
-one that comes, and asks gateways.
+one that comes, and asks gateways. `ServerAnswers` answers their questions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 import structlog
 
+from admin.model_control import RETRY_S, warm_up
 from admin.workers.messages import (
     Applied,
     Began,
@@ -22,19 +24,25 @@ from admin.workers.messages import (
     Functions,
     Keys,
     ListConnections,
+    LoadModel,
     Pools,
     Question,
+    ReadStatistics,
     Report,
     State,
+    UnloadModel,
     UpstreamKeysNow,
     Welcome,
 )
-from admin.workers.requests import Handlers, Requests
+from admin.workers.requests import Handlers
 from admin.workers.session import Session
 from admin.workers.stream import Stream
 from gateway.http.connected import Connections, joined
+from gateway.oip.statistics import RevisionStatistics
+from gateway.ports import ModelStatistics
+from pool_manager.manager import Manager
 from registry.catalog import Catalog, Change, Deployed
-from registry.errors import FnError
+from registry.errors import FnError, QueueFull
 from registry.exchange import Expected
 from registry.model.history import ColdStart
 from registry.model.keys import Key
@@ -51,6 +59,8 @@ TOGETHER: Final = 200
 """Max functions in one message when a gateway comes."""
 SCHEMAS_MAX: Final = 8 * 2**20
 """Max characters of schemas of Python functions in such a message of more than one function."""
+WAITING_MAX: Final = 10_000
+"""Max clients of all gateways that wait for a model at once."""
 TASKS_MAX: Final = 1_000_000
 
 
@@ -167,9 +177,10 @@ class Hub:
         """End all pending answers."""
         await self._tasks.close()
 
-    def session(self, stream: Stream) -> Session:
-        """Return the server's end of a gateway's new stream."""
-        return Session(stream, "server", "gateway", self._handlers, self._tasks)
+    def session(self, stream: Stream, own: Handlers) -> Session:
+        """Return the server's end of a gateway's new stream; `own` answer questions of this gateway
+        alone."""
+        return Session(stream, "server", "gateway", {**self._handlers, **own}, self._tasks)
 
     def add(self, gateway: str, session: Session, welcome: Welcome) -> None:
         """Send a gateway that has come the whole state, and then each change."""
@@ -199,21 +210,18 @@ class Hub:
     async def ask_all(self, question: Question[T]) -> dict[str, T]:
         """Return the answers of all gateways by name, without those that fail or take longer than
         `question.within_s`."""
-        asked: dict[str, tuple[Requests, int, asyncio.Future[T]]] = {}
+        asked: dict[str, asyncio.Future[T]] = {}
         for name, session in list(self._sessions.items()):
-            try:
-                number, answer = session.requests.begin(question)
-            except FnError:  # too many such questions are open
-                continue
-            asked[name] = session.requests, number, answer
+            with contextlib.suppress(FnError):  # too many such questions are open
+                asked[name] = session.requests.begin(question)
         if not asked:
             return {}
         try:
-            await asyncio.wait([one[2] for one in asked.values()], timeout=question.within_s)
+            await asyncio.wait(asked.values(), timeout=question.within_s)
         finally:
-            for requests, number, _ in asked.values():
-                requests.leave(number)
-        return {name: one[2].result() for name, one in asked.items() if _has_result(one[2])}
+            for answer in asked.values():
+                answer.cancel()
+        return {name: answer.result() for name, answer in asked.items() if _has_result(answer)}
 
     async def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in all gateways."""
@@ -242,3 +250,34 @@ class Hub:
 
 def _has_result(answer: asyncio.Future[Any]) -> bool:
     return answer.done() and not answer.cancelled() and answer.exception() is None
+
+
+class ServerAnswers:
+    """Answers to the questions of gateways. Event loop thread only."""
+
+    def __init__(self, catalog: Catalog, manager: Manager, statistics: ModelStatistics) -> None:
+        self._catalog = catalog
+        self._manager = manager
+        self._statistics = statistics
+        self._waiting = 0
+
+    def handlers(self) -> Handlers:
+        """Return the handler of each kind of question."""
+        return {ReadStatistics: self._read, LoadModel: self._load, UnloadModel: self._unload}
+
+    async def _read(self, asked: ReadStatistics) -> list[RevisionStatistics]:
+        return await self._statistics.statistics(asked.pools)
+
+    async def _load(self, asked: LoadModel) -> None:
+        deployed = self._catalog.resolve(asked.ref, asked.namespace)
+        if self._waiting >= WAITING_MAX:
+            raise QueueFull(f"{self._waiting} requests wait for models", retry_after_s=RETRY_S)
+        self._waiting += 1
+        try:
+            await warm_up(self._catalog, self._manager, deployed, asked.wait_s)
+        finally:
+            self._waiting -= 1
+
+    def _unload(self, asked: UnloadModel) -> None:
+        for one in self._catalog.revisions(asked.name, asked.namespace):
+            self._manager.unload(one.revision.key)

@@ -1,27 +1,36 @@
 """`/metrics` of all gateways together, including those that have ended.
 
-`LabelLimit` bounds the number of functions on the page. `MergedMetrics` renders the page, with each
-gateway's ledger, taken in one turn of its loop.
+`LabelLimit` bounds the number of functions on the page, `ColdStarts` counts what gateways report.
+`MergedMetrics` renders the page, with each gateway's ledger, taken in one turn of its loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import chain
 from math import inf
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import Metric
-from prometheus_client.samples import Sample as ShownSample
 
-from admin.workers.messages import LedgerNow, ReadLedger
-from admin.workers.shared_counters import CounterReader, Sample, summed
-from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
+from admin.metrics import GatewaysSeen, Source, show_gateways
+from admin.workers.messages import LedgerNow, ReadLedger, Woken
+from admin.workers.shared_counters import CounterReader, GatewayCounters, Sample, summed
+from gateway.metrics.counters import (
+    TEXT,
+    Exemplar,
+    Families,
+    LocalStore,
+    PageFormat,
+    to_prometheus,
+)
 from gateway.metrics.exchanges import OPEN
-from gateway.metrics.held import HELD
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
-from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
+from gateway.metrics.requests import FUNCTIONS_MAX, HELD, LABELS, OTHERS, SECONDS, Metrics
 from registry.catalog import Change
+from runtime_image.contract.control import WAKE_PHASES
 
 Owner = tuple[str, str]
 """Namespace and name of a function."""
@@ -29,6 +38,9 @@ Numbers = dict[Sample, float]
 
 ENDED_WITH_IT: Final = (OPEN, HELD)
 """Gauges of a process that has ended: nothing is open or held any more."""
+
+REPLICAS_MAX: Final = 1000
+"""Max replicas whose cold starts are remembered as counted: the newest."""
 
 _Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
 
@@ -72,6 +84,11 @@ class LabelLimit:
             self._alone.discard(owner)
             _add_folded(self._left, self._folded.pop(owner, {}))
 
+    def is_shown_alone(self, owner: Owner) -> bool:
+        """Return whether a function has series of its own; it has them from now on."""
+        with self._lock:
+            return self._is_shown_alone(owner)
+
     def _is_shown_alone(self, owner: Owner) -> bool:
         if not self._is_deployed(*owner):
             return False  # the worker has not applied the removal yet
@@ -112,8 +129,49 @@ def _newest(answers: Iterable[LedgerNow]) -> dict[Sample, Exemplar]:
     return found
 
 
+class ColdStarts:
+    """Cold starts that requests waited for. That of a replica counts once, whichever gateways'
+    requests waited for it."""
+
+    def __init__(self, limit: LabelLimit, wall: Callable[[], float]) -> None:
+        """`limit` is that of the page; `wall` returns Unix seconds."""
+        self._limit, self._wall = limit, wall
+        self._phases = Families(LocalStore(), LABELS).histogram(
+            "fngate_cold_start_seconds",
+            "Phases of cold starts that requests waited for.",
+            SECONDS,
+            "phase",
+        )
+        self._counted: dict[str, None] = {}
+        """The replicas that were counted last."""
+
+    def count(self, one: Woken) -> None:
+        """Count a cold start, unless it was counted before. The wake of a parked replica is no cold
+        start: the manager counts it."""
+        is_wake = not one.phases.keys().isdisjoint(WAKE_PHASES)
+        if is_wake or one.replica in self._counted:
+            return
+        self._counted[one.replica] = None
+        if len(self._counted) > REPLICAS_MAX:
+            del self._counted[next(iter(self._counted))]
+        owner = one.namespace, one.function
+        labels = owner if self._limit.is_shown_alone(owner) else (one.namespace, OTHERS)
+        at_s = self._wall() if one.request is not None else 0.0
+        for phase, ms in one.phases.items():
+            self._phases.of(*labels, phase).observe(ms / 1e3, one.request, at_s)
+
+    def remove(self, owner: Owner) -> None:
+        """Remove the series of a function."""
+        self._phases.remove(*owner)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the family (prometheus_client)."""
+        return self._phases.collect()
+
+
 class MergedMetrics:
-    """Metrics page of a server. `own` has the families and what is counted once for all gateways.
+    """Metrics page of a server: its gateways' counters, what is counted once for all of them, and
+    the families of other sources.
 
     The ledger is that of the last `refresh`. For a gateway that has ended, all accepted but
     unanswered requests count as aborted. For one that does not answer in time, accepted but
@@ -128,50 +186,68 @@ class MergedMetrics:
         is_deployed: Callable[[str, str], bool],
         wall: Callable[[], float],
     ) -> None:
-        """`states`, `tasks`, `is_deployed` and `wall` as in `Metrics`."""
+        """`states` returns the states of pools that are not at rest, `tasks` the number of tasks,
+        `is_deployed` whether a function of that namespace and name exists, `wall` Unix seconds."""
         self._ask = ask
         self._is_deployed = is_deployed
-        self.own = Metrics(self.balance, states, tasks, is_deployed, wall=wall)
         self._limit = LabelLimit(is_deployed)
-        self._counters: dict[str, CounterReader] = {}
-        self._ended: dict[Sample, float] = {}
+        self._counters = GatewayCounters(self._stays)
         self._ended_ledger = Balance()
         self._ledgers: Mapping[str, LedgerNow] = {}
         self._seen: _Seen = ([], {}, {})
+        self._cold_starts = ColdStarts(self._limit, wall)
+        gateways = Source(lambda: GatewaysSeen(self.balance(), states(), tasks()), show_gateways)
+        self._sources: list[Source[Any]] = [gateways]
+        # Families without samples: names, kinds and texts, in the order of the page.
+        self._families = Metrics(is_deployed)
 
-    def add_worker(self, worker: str, counters: CounterReader) -> None:
+    def add_source(self, source: Source[Any]) -> None:
+        """Add the families of `source` to the page."""
+        self._sources.append(source)
+
+    def add(self, gateway: str, counters: CounterReader) -> None:
         """Read a gateway's `counters` from now on."""
-        self._counters[worker] = counters
+        self._counters.add(gateway, counters)
 
-    def remove_worker(self, worker: str) -> None:
+    def remove(self, gateway: str) -> None:
         """Keep the counts of a gateway that has ended, except those of removed functions."""
-        counters = self._counters.pop(worker)
-        self._ended_ledger = total([self._ended_ledger, counted(counters).aborted()])
-        kept = {
-            sample: value
-            for sample, value in counters.read().items()
-            if sample.name not in ENDED_WITH_IT
-            and (sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner))
-        }
-        self._ended = summed([self._ended, kept])
+        ended = counted(self._counters.readers[gateway]).aborted()
+        self._ended_ledger = total([self._ended_ledger, ended])
+        self._counters.remove(gateway)
+
+    def _stays(self, sample: Sample) -> bool:
+        if sample.name in ENDED_WITH_IT:
+            return False
+        return sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner)
 
     def balance(self) -> Balance:
         """Return the ledger of all gateways, including ended ones."""
-        return total([self._ended_ledger, *map(self._balance_of, self._counters)])
+        return total([self._ended_ledger, *map(self._balance_of, self._counters.readers)])
 
-    def _balance_of(self, worker: str) -> Balance:
-        said = self._ledgers.get(worker)
+    def _balance_of(self, gateway: str) -> Balance:
+        said = self._ledgers.get(gateway)
         if said is None:
-            return counted(self._counters[worker]).unheard()
-        return Balance(said.accepted, said.ended, said.held, said.in_flight)
+            return counted(self._counters.readers[gateway]).unheard()
+        return said.balance
+
+    def count_cold_starts(self, woken: Iterable[Woken]) -> None:
+        """Count replicas' cold starts that requests of a gateway waited for; each counts once."""
+        for one in woken:
+            self._cold_starts.count(one)
 
     def on_change(self, change: Change) -> None:
         """Drop the counts of a function that was removed from the catalog."""
-        self.own.on_change(change)
         if change.kind == "remove":
             gone = (change.namespace, change.name)
-            self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
+            self._counters.forget(lambda one: one.owner == gone)
             self._limit.forget(gone)
+            self._cold_starts.remove(gone)
+
+    async def page(self, form: PageFormat) -> bytes:
+        """Return the page; takes at most a second more than making it."""
+        await self.refresh()
+        self.snapshot()
+        return await asyncio.to_thread(self.render, form)
 
     async def refresh(self) -> None:
         """Ask every gateway for its ledger; takes at most `ReadLedger.answer_s`."""
@@ -180,9 +256,11 @@ class MergedMetrics:
     def snapshot(self) -> None:
         """Store what `render` will read; call it in the loop's thread, so that nothing is counted
         twice."""
-        self.own.snapshot()
+        for source in self._sources:
+            source.snapshot()
         exemplars = _newest(self._ledgers.values())
-        self._seen = list(self._counters.values()), self._ended, exemplars
+        readers, ended = list(self._counters.readers.values()), self._counters.ended
+        self._seen = readers, ended, exemplars
 
     def render(self, form: PageFormat = TEXT) -> bytes:
         """Return the page. Takes milliseconds: call it in a thread."""
@@ -191,13 +269,14 @@ class MergedMetrics:
     def collect(self) -> Iterable[Metric]:
         """Yield every family with the samples of all processes (prometheus_client's protocol)."""
         counters, ended, exemplars = self._seen
-        total = self._limit.apply(summed([ended, *(counters.read() for counters in counters)]))
+        total = self._limit.apply(summed([ended, *(one.read() for one in counters)]))
         by_family: dict[str, dict[Sample, float]] = {}
         for sample, value in total.items():
             if sample.name in (ACCEPTED, ENDED):
                 continue  # shown by the ledger families instead
             by_family.setdefault(family_of(sample.name), {})[sample] = value
-        for family in self.own.collect():
+        others = (one.collect() for one in self._sources)
+        for family in chain(self._families.collect(), self._cold_starts.collect(), *others):
             _add(family, by_family.get(family.name, {}), exemplars)
             yield family
 
@@ -209,16 +288,14 @@ def family_of(name: str) -> str:
 
 
 def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
-    """Add the gateways' samples to the server's few own ones. A counter may have both and is
-    then shown once, as their sum; a histogram never has both."""
+    """Add the gateways' samples to a family."""
     if family.type == "histogram":
         _add_histograms(family, numbers, exemplars)
         return
-    own = {_sample(one): one.value for one in family.samples} if numbers else {}
-    if own.keys() & numbers.keys():
-        family.samples = [one for one in family.samples if _sample(one) not in numbers]
+    if numbers:
+        family.samples = []  # a number without labels, which starts at 0
     for sample, value in numbers.items():
-        family.add_sample(sample.name, sample.by_label, value + own.get(sample, 0.0))
+        family.add_sample(sample.name, sample.by_label, value)
 
 
 def _add_histograms(
@@ -246,8 +323,3 @@ def _add_histograms(
         count = Sample(f"{family.name}_count", labels)
         family.add_sample(count.name, count.by_label, so_far)
         family.add_sample(total.name, total.by_label, numbers[total])
-
-
-def _sample(shown: ShownSample) -> Sample:
-    """Return the key of a prometheus_client sample."""
-    return Sample(shown.name, tuple(text for pair in shown.labels.items() for text in pair))

@@ -1,45 +1,35 @@
-"""A gateway from its first message to its end, in whichever process it is.
-
-`GatewayNode` serves calls by what the server sends it. `ServerClient` connects the parts of the
-gateway to the pool manager and the history.
-"""
+"""A gateway from its first message to its end, in whichever process it is."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol
 
 import structlog
 from aiohttp import web
 
-from admin.gateway_process import open_grpc, open_site, start_root_tasks
+from admin.gateway_process import open_grpc, open_site
 from admin.telemetry.logs import access_writer
 from admin.telemetry.tracing import open_tracer
+from admin.workers.client import Seen, ServerClient
 from admin.workers.link import Door, ServerLink
 from admin.workers.messages import (
     Applied,
-    Arrived,
-    Beat,
     Began,
     Failed,
     Finished,
     LedgerNow,
     ListConnections,
-    LoadModel,
     Pools,
     ReadLedger,
-    ReadStatistics,
     Ready,
     Report,
     State,
     Stop,
-    UnloadModel,
-    Wants,
     Welcome,
-    Woken,
 )
 from admin.workers.replica import CatalogReplica
 from gateway.admission.access import Access
@@ -49,111 +39,39 @@ from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.boundary import ErrorBoundary
 from gateway.http.connected import Connections
 from gateway.http.context import Enter, assemble
-from gateway.metrics.counters import CounterStore, Labels
+from gateway.metrics.counters import CounterStore
 from gateway.metrics.ledger import Balance
-from gateway.metrics.samples import RateSample, RateSampler
-from gateway.observing.errors import Failure
-from gateway.oip.statistics import RevisionStatistics
-from gateway.ports import CallHistory, ModelControl, ModelStatistics
-from registry.catalog import Deployed
+from gateway.metrics.samples import RateSampler
 from registry.errors import FnError
-from registry.exchange import Expected, decode_endpoints
+from registry.exchange import decode_endpoints
 from registry.tasks import Tasks
-from registry.usage import UsageCounts, UsageRow
 
 log = structlog.get_logger()
 
-UNKNOWN_REVISION = Expected(0.0, 0.0, 0.0, 0)
-"""Estimate for a removed revision."""
-BEAT_S: Final = 1.0
-
-
-class Others(Protocol):
-    """Requests that are not calls."""
-
-    enter: Enter
-    """Exchanges the ticket of a request for a cookie."""
-
-    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Add their routes, the last ones of `app`: they match every path."""
+REPORT_S: Final = 1.0
 
 
 class Place(Protocol):
-    """What differs between a gateway in a process of its own and one in the server's."""
+    """What differs between a gateway in a process of its own and one in the server's: the process,
+    and who answers requests that are not calls. The methods that have a default do nothing."""
 
-    def open(self, welcome: Welcome) -> Others:
-        """Prepare the process for a gateway; return its routes besides its own."""
+    enter: Enter
+    """Exchanges the ticket of a request for a cookie; there is none before `open`."""
+
+    def open(self, welcome: Welcome) -> None:  # noqa: ARG002 - a default
+        """Prepare the process for a gateway."""
+        return
+
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
+        """Add the routes of other requests, the last ones of `app`: they match every path."""
 
     def on_ready(self) -> None:
         """Prepare the process for calls: the gateway accepts them from now on."""
+        return
 
     def tasks(self) -> int:
         """Return the number of background tasks of this process, 0 in the server's."""
-
-
-class ServerClient(CallHistory, ModelStatistics, ModelControl):
-    """The server as the gateway's ports. Plain methods do not block."""
-
-    def __init__(self, link: ServerLink, expected: Mapping[str, Expected]) -> None:
-        """`expected` is kept up to date by its owner."""
-        self._link = link
-        self._expected = expected
-        self._arrived: dict[tuple[str, str], int] = {}
-        self._used = UsageCounts()
-
-    def receive_demand(self, data: bytes) -> None:
-        """Send a Demand to the pool manager."""
-        self._link.send(Wants(data))
-
-    def worker_lost(self, worker: str) -> None:
-        """Do nothing: the server sees the end of the stream."""
-
-    def expected(self, pool: str) -> Expected:
-        """Return the expected duration of a revision's next cold start."""
-        return self._expected.get(pool, UNKNOWN_REVISION)
-
-    def arrived(self, namespace: str, name: str, count: int = 1) -> None:
-        """Count requests for this function, for the next beat."""
-        key = (namespace, name)
-        self._arrived[key] = self._arrived.get(key, 0) + count
-
-    def used(self, row: UsageRow) -> None:
-        """Add the usage of a call, for the next beat."""
-        self._used.add(row)
-
-    def on_cold_start(
-        self,
-        namespace: str,
-        function: str,
-        replica: str,
-        phases: Mapping[str, float],
-        request: Labels | None = None,
-    ) -> None:
-        """Report that a request waited for this replica. The server counts each start once."""
-        self._link.send(Woken(namespace, function, replica, dict(phases), request))
-
-    async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
-        """Implement `ModelStatistics.statistics`."""
-        return await self._link.ask(ReadStatistics(list(pools)))
-
-    async def load(self, deployed: Deployed, wait_s: float) -> None:
-        """Implement `ModelControl.load`."""
-        revision = deployed.revision
-        await self._link.ask(LoadModel(revision.namespace, revision.ref, wait_s))
-
-    async def unload(self, deployed: Deployed) -> None:
-        """Implement `ModelControl.unload`."""
-        function = deployed.function
-        await self._link.ask(UnloadModel(function.namespace, function.name))
-
-    def beat(
-        self, tasks: int, answered: list[RateSample], failures: list[Failure], reasons: list[str]
-    ) -> None:
-        """Send a sign of life with the arrivals, responses, failures and usage since the last beat.
-        Call it once per second, unless this gateway is apart."""
-        arrived, self._arrived = self._arrived, {}
-        counts = [Arrived(*key, count) for key, count in arrived.items()]
-        self._link.send(Beat(tasks, counts, answered, failures, self._used.take(), reasons))
+        return 0
 
 
 class GatewayNode:
@@ -179,9 +97,12 @@ class GatewayNode:
             ListConnections: self._connections,
         }
         self._link = ServerLink(door, handlers, self._on_message)
+        self._server = ServerClient(self._link, self._copy.expected)
         self._delivery: Delivery | None = None
         self.gateway: Gateway | None = None
         """None until it serves."""
+        self._ready: Ready | None = None
+        """None until it accepts calls."""
         self._tasks = Tasks("worker")
 
     async def run(self) -> None:
@@ -190,7 +111,7 @@ class GatewayNode:
         try:
             await self._begun.wait()
             if self._welcome is not None and not self._ended.is_set():
-                await self._serve(self._welcome, self._place.open(self._welcome))
+                await self._serve(self._welcome)
         except OSError as error:
             self._link.send(Failed(error.strerror or str(error), error.errno or 0))
         except FnError as error:
@@ -205,14 +126,14 @@ class GatewayNode:
         self._begun.set()
         self._seen.set()
 
-    async def _serve(self, welcome: Welcome, others: Others) -> None:
+    async def _serve(self, welcome: Welcome) -> None:
+        self._place.open(welcome)
         async with AsyncExitStack() as stack:
-            server = ServerClient(self._link, self._copy.expected)
-            delivery = self._open_delivery(welcome, server, stack)
-            gateway = self._make_gateway(welcome, delivery, server, others.enter)
+            delivery = self._open_delivery(welcome, stack)
+            gateway = self._make_gateway(welcome, delivery)
             app = web.Application()
             gateway.add_routes(app)
-            others.add_routes(app, gateway.boundary)
+            self._place.add_routes(app, gateway.boundary)
             site = await open_site(gateway, app, stack)
             delivery.open()
             # Warm functions must be known as warm before the first call arrives.
@@ -222,47 +143,51 @@ class GatewayNode:
             grpc = await open_grpc(gateway, is_shared=welcome.is_shared)
             if grpc is not None:
                 stack.push_async_callback(grpc.close)
-            beat = self._start_beats(server, gateway, delivery)
+            self._server.look = self._look(gateway, delivery)
+            self._tasks.root("reports", self._keep_reporting())
             self._place.on_ready()
-            self._link.send(Ready(port))
+            self._ready = Ready(port)
+            self._link.send(self._ready)
             await self._ended.wait()
             if grpc is not None:
                 await grpc.stop()
             await _stop_listening(site)
             seconds = welcome.settings.shutdown_s
             await stop_serving(gateway, delivery, seconds, is_orphaned=self._link.is_gone)
-            beat()
+            await self._server.report_last()
             self._link.send(Finished())
 
-    def _start_beats(
-        self, server: ServerClient, gateway: Gateway, delivery: Delivery
-    ) -> Callable[[], None]:
-        """Send a beat each second, and each time that the returned function is called."""
-        metrics, failures = gateway.invoker.metrics, gateway.invoker.failures
+    def _look(self, gateway: Gateway, delivery: Delivery) -> Callable[[], Seen]:
+        """Return the source of this gateway's reports."""
+        invoker = gateway.invoker
+        metrics, failures = invoker.metrics, invoker.failures
         sampler = RateSampler(metrics.durations, metrics.first_bytes)
 
-        def beat() -> None:
-            if self._link.is_whole:  # else what it would carry waits
-                reasons = [*delivery.tasks.reasons(), *self._tasks.reasons()]
-                server.beat(self._place.tasks(), sampler.sample(), failures.drain(), reasons)
+        def look() -> Seen:
+            invoker.key_times.flush()
+            reasons = [*delivery.tasks.reasons(), *self._tasks.reasons()]
+            return Seen(self._place.tasks(), sampler.sample(), failures.drain(), reasons)
 
-        start_root_tasks(self._tasks, [("beat", BEAT_S, beat)])
-        return beat
+        return look
 
-    def _open_delivery(
-        self, welcome: Welcome, server: ServerClient, stack: AsyncExitStack
-    ) -> Delivery:
+    async def _keep_reporting(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_S)
+            try:
+                await self._server.report()
+            except Exception:  # one failed report must not end all later ones
+                log.exception("a periodic action failed")
+
+    def _open_delivery(self, welcome: Welcome, stack: AsyncExitStack) -> Delivery:
         limits = Limits(welcome.settings.held_bytes_max, welcome.settings.retries)
-        delivery = Delivery(limits, welcome.name, server, server, self._counters)
+        delivery = Delivery(limits, welcome.name, self._server, self._server, self._counters)
         self._delivery = delivery
         stack.push_async_callback(delivery.close)
         stack.callback(follow_traffic(self._copy.catalog, delivery))
         return delivery
 
-    def _make_gateway(
-        self, welcome: Welcome, delivery: Delivery, server: ServerClient, enter: Enter
-    ) -> Gateway:
-        settings, copy = welcome.settings, self._copy
+    def _make_gateway(self, welcome: Welcome, delivery: Delivery) -> Gateway:
+        settings, copy, server = welcome.settings, self._copy, self._server
         access = Access(
             settings.listen,
             settings.public_hosts,
@@ -282,7 +207,7 @@ class GatewayNode:
             self._counters,
             open_tracer(settings, welcome.name),
             server.on_cold_start,
-            enter,
+            self._place.enter,
             copy.upstream_keys,
             self._revisions,
             server,
@@ -298,6 +223,8 @@ class GatewayNode:
         elif isinstance(message, Began):
             self._begun.set()
             self._report()
+            if self._ready is not None:  # the stream before may have ended before it arrived
+                self._link.send(self._ready)
         elif isinstance(message, Pools):
             self._on_endpoints(message.endpoints)
         elif isinstance(message, Stop):
@@ -317,17 +244,14 @@ class GatewayNode:
         if self._delivery is not None:
             self._delivery.report()
 
-    def _ledger(self, _question: ReadLedger) -> LedgerNow:
-        """Return the ledger of all requests, and the newest exemplars of the histograms."""
+    async def _ledger(self, _question: ReadLedger) -> LedgerNow:
+        """Return the ledger of all requests, and the newest exemplars of the histograms, after a
+        report: the page then has all cold starts so far."""
+        await self._server.report()
         balance = Balance() if self._delivery is None else self._delivery.balance()
         gateway = self.gateway
-        return LedgerNow(
-            balance.accepted,
-            dict(balance.ended),
-            dict(balance.held),
-            dict(balance.in_flight),
-            [] if gateway is None else gateway.invoker.metrics.newest_exemplars(),
-        )
+        marked = [] if gateway is None else gateway.invoker.metrics.newest_exemplars()
+        return LedgerNow(balance, marked)
 
     def _connections(self, asked: ListConnections) -> Connections:
         """Return the open exchanges of a function in this process."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
 import structlog
 
 from admin.workers.hub import Hub
-from admin.workers.messages import Beat, Failed, Finished, Ready, Stop, Up, Wants, Welcome, Woken
+from admin.workers.messages import Activity, Failed, Finished, Ready, Stop, Up, Wants, Welcome
 from admin.workers.metrics import MergedMetrics
 from admin.workers.process import SOUND_S, Restarts
 from admin.workers.reports import Reports
+from admin.workers.requests import Handlers
 from admin.workers.session import Session
 from admin.workers.shared_counters import CounterReader
 from admin.workers.statistics import RevisionPage
@@ -26,9 +28,6 @@ log = structlog.get_logger()
 
 READY_S: Final = 60.0
 """Max seconds of a worker's start."""
-SILENT_S: Final = 15.0
-"""A worker without messages for this many seconds hangs: it sends a beat each second."""
-CHECK_S: Final = 1.0
 GRACE_S: Final = 5.0
 """Seconds to wait for a worker's end beyond the worker's own limit."""
 CLOSE_S: Final = 65.0
@@ -52,7 +51,7 @@ class GatewayProcess(Protocol):
 
     def connect(self) -> Stream:
         """Return a new stream to the gateway, to be opened; it replaces the one before. Raises
-        OSError if the gateway has ended."""
+        ConnectionError if the gateway has ended, OSError if no stream can be made."""
 
     def kill(self) -> None:
         """End it at once."""
@@ -69,11 +68,7 @@ Launch = Callable[[], Coroutine[Any, Any, GatewayProcess]]
 class WorkerSlot:
     """One run of a gateway."""
 
-    welcome: Callable[[str], Welcome]
-    """Returns its configuration by its name."""
     began_s: float
-    heard_s: float
-    """Monotonic time of its last message."""
     process: GatewayProcess | None = None
     session: Session | None = None
     """That of its stream, None while it has none."""
@@ -81,9 +76,12 @@ class WorkerSlot:
     """When it got that one."""
     breaks: int = 0
     """Streams that broke one after the other."""
+    counted: int = 0
+    """Number of its last Activity that was counted."""
     is_ready: bool = False
     is_finished: bool = False
     reason: str = ""
+    """Why it ends; "" while it is not known that it does."""
     errno: int = 0
     """Number of `reason` in errno(3), 0 for none."""
     name: str = field(default="", init=False)
@@ -111,17 +109,13 @@ class WorkerPool:
         self._slots: set[WorkerSlot] = set()
         self._tasks = Tasks("workers")
         self._is_started = False
-        self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._failure: WorkerSlot | None = None
+        self.is_stopping = False
+        """True once no more calls are accepted."""
         self.deaths = 0
         self.port = 0
         """The port on which calls are accepted."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """True once no more calls are accepted."""
-        return self._stopping.is_set()
 
     def reasons(self) -> list[str]:
         """Return a reason for /readyz unless all workers accept calls."""
@@ -142,14 +136,15 @@ class WorkerPool:
         Raises OSError if one cannot by an error of the system, as of a port that is taken; FnError
         with any other reason.
         """
+        self._welcome = welcome
         for number in range(self._count):
-            self._tasks.spawn(f"worker {number}", self._supervise(number, launch, welcome))
+            self._tasks.spawn(f"worker {number}", self._supervise(number, launch))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
         failed = self._failure
         if failed is not None and failed.errno:
             raise OSError(failed.errno, failed.reason)
         if failed is not None or self.reasons():
-            raise FnError(f"a worker cannot start: {failed.reason if failed else 'timeout'}")
+            raise FnError(f"a gateway cannot start: {failed.reason if failed else 'timeout'}")
         self._is_started = True
 
     async def stop(self, shutdown_s: float, stop_waiting: Callable[[], Awaitable[None]]) -> None:
@@ -158,7 +153,8 @@ class WorkerPool:
         `stop_waiting` is called when all calls are answered; it must answer all other waiting
         requests.
         """
-        self._stopping.set()
+        self.is_stopping = True
+        self._changed.set()
         for slot in self._slots:
             if not slot.is_ready:
                 _kill(slot)
@@ -173,18 +169,16 @@ class WorkerPool:
         await self._until(lambda: not self._slots, GRACE_S)
         await self._tasks.close()
 
-    async def _supervise(
-        self, number: int, launch: Launch, welcome: Callable[[str], Welcome]
-    ) -> None:
+    async def _supervise(self, number: int, launch: Launch) -> None:
         """Run one gateway, and restart it whenever it ends, until the server stops."""
         restarts = Restarts()
-        while not self._stopping.is_set():
-            slot = WorkerSlot(welcome, self._clock(), self._clock())
+        while not self.is_stopping:
+            slot = WorkerSlot(self._clock())
             try:
                 how = await self._run_once(slot, launch)
             except OSError as error:
                 how = f"could not be started: {error}"
-            if self._stopping.is_set():
+            if self.is_stopping:
                 return
             slot.reason = slot.reason or how
             if not self._is_started:
@@ -194,7 +188,7 @@ class WorkerPool:
             self.deaths += 1
             pause_s = restarts.pause_s(self._clock() - slot.began_s)
             log.error("a worker ended", number=number, worker=slot.name, reason=slot.reason)
-            await self._pause(pause_s)
+            await self._until(lambda: self.is_stopping, pause_s)
 
     async def _run_once(self, slot: WorkerSlot, launch: Launch) -> str:
         """Run one gateway to its end; return how it ended. Raises OSError if it cannot start."""
@@ -202,16 +196,16 @@ class WorkerPool:
         try:
             process = await launch()
             slot.process, slot.name = process, process.name
-            if self._stopping.is_set():
+            if self.is_stopping:
                 process.kill()
-            self._page.add_worker(process.name, process.counters)
-            self._numbers.add_worker(process.name, process.revisions)
+            self._page.add(process.name, process.counters)
+            self._numbers.add(process.name, process.revisions)
             try:
                 await self._connect(slot)
                 return await process.wait()
             finally:
-                self._page.remove_worker(process.name)
-                self._numbers.remove_worker(process.name)
+                self._page.remove(process.name)
+                self._numbers.remove(process.name)
                 self._hub.remove(process.name, comes_back=False)
                 self._reports.on_gone(process.name)
         finally:
@@ -219,13 +213,19 @@ class WorkerPool:
             self._changed.set()
 
     async def _connect(self, slot: WorkerSlot) -> None:
-        """Give a gateway a stream. One that has ended cannot take it, and loses it at once."""
+        """Give a gateway a stream. One that has closed its door ends by itself. One that cannot get
+        a stream, as the server has no descriptors left, is killed: it would miss every change."""
         assert slot.process is not None
         try:
             stream = slot.process.connect()
-        except OSError:
+        except ConnectionError:
             return
-        slot.session, slot.connected_s = self._hub.session(stream), self._clock()
+        except OSError as error:
+            slot.reason = slot.reason or f"cannot get a stream: {error}"
+            _kill(slot)
+            return
+        own: Handlers = {Activity: partial(self._on_activity, slot)}
+        slot.session, slot.connected_s = self._hub.session(stream, own), self._clock()
         await slot.session.open(
             lambda: self._on_agreed(slot),
             lambda message: self._on_message(slot, message),
@@ -235,59 +235,59 @@ class WorkerPool:
     def _on_agreed(self, slot: WorkerSlot) -> None:
         """Send a gateway everything; call this for each of its streams."""
         assert slot.session is not None
-        self._hub.add(slot.name, slot.session, slot.welcome(slot.name))
-        if self._stopping.is_set():
+        self._hub.add(slot.name, slot.session, self._welcome(slot.name))
+        if self.is_stopping:
             slot.session.send(Stop())
 
     def _on_message(self, slot: WorkerSlot, message: Up) -> None:
-        """Handle a message; any message shows that its gateway is alive. Raises ValueError or
-        msgspec.DecodeError if it breaks the protocol."""
-        slot.heard_s = self._clock()
+        """Handle a message. Raises ValueError or msgspec.DecodeError if it breaks the protocol."""
         if isinstance(message, Ready):
+            if not slot.is_ready:
+                log.info("a worker serves", worker=slot.name)
             slot.is_ready, self.port = True, message.port
-            log.info("a worker serves", worker=slot.name)
         elif isinstance(message, Failed):
             slot.reason, slot.errno = message.reason, message.errno
         elif isinstance(message, Finished):
             slot.is_finished = True
-        elif isinstance(message, Wants | Woken | Beat):
-            self._reports.on_message(slot.name, message)
+        elif isinstance(message, Wants):
+            self._reports.on_demand(slot.name, message.demand)
         self._changed.set()
 
+    def _on_activity(self, slot: WorkerSlot, activity: Activity) -> None:
+        """Count what a gateway reports, unless it was counted and the answer was lost."""
+        if activity.number > slot.counted:
+            slot.counted = activity.number
+            self._reports.on_activity(slot.name, activity)
+
     def _on_lost(self, slot: WorkerSlot, reason: str) -> None:
-        """End the demand of a gateway whose stream broke, and give it another one, unless it ends
-        by itself: it has finished, or speaks another version."""
-        assert slot.session is not None
-        slot.reason = slot.reason or slot.session.parted
-        ends = slot.is_finished or bool(slot.session.parted)
-        slot.session = None
+        """End the demand of a gateway whose stream broke, and give it another one, unless it ends:
+        it has finished, has failed, speaks another version or is being killed. One that hangs is
+        killed."""
+        session, slot.session = slot.session, None
+        assert session is not None
+        slot.reason = slot.reason or session.parted
+        # Its process may have ended while it got this stream: nobody else would remove it then.
+        ends = slot.is_finished or bool(slot.reason) or slot not in self._slots
         lasted_s = self._clock() - slot.connected_s
         slot.breaks = 1 if lasted_s >= SOUND_S else slot.breaks + 1
-        comes_back = not ends and slot.breaks <= BREAKS_MAX
+        comes_back = not (ends or session.is_silent) and slot.breaks <= BREAKS_MAX
         self._hub.remove(slot.name, comes_back=comes_back)
         self._reports.on_gone(slot.name)
         if comes_back:
             log.info("a worker lost its stream", worker=slot.name, reason=reason)
             self._tasks.spawn("connect", self._connect(slot))
         elif not ends:
-            slot.reason = slot.reason or (reason if reason != CLOSED else "")
+            slot.reason = reason if reason != CLOSED else ""
             _kill(slot)
 
     def check(self) -> None:
-        """Kill every worker that has been silent for too long. Call it every CHECK_S."""
-        now = self._clock()
-        for slot in self._slots:
-            limit_s = SILENT_S if slot.is_ready else READY_S
-            if now - slot.heard_s > limit_s:
-                slot.reason = f"sent no message for {now - slot.heard_s:.0f} s"
+        """Send every gateway a beat, and kill those that hang. Call it every BEAT_S."""
+        for slot in list(self._slots):
+            if slot.session is not None:
+                slot.session.beat()
+            if not slot.is_ready and self._clock() - slot.began_s > READY_S:
+                slot.reason = f"does not accept calls after {READY_S:.0f} s"
                 _kill(slot)
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Return when `condition` holds, or after `seconds`."""

@@ -69,6 +69,8 @@ class WorkerProcess:
 
     def connect(self) -> Stream:
         """Implement `GatewayProcess.connect`."""
+        if self._ended.is_set():
+            raise BrokenPipeError("this process has ended")
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -6,56 +6,77 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from admin.events.snapshot import GatewayState
-from admin.history import ServerHistory
-from admin.workers.messages import Beat, Wants, Woken
+from admin.workers.messages import Activity
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.requests import Metrics
-from gateway.metrics.samples import RateSample
 from gateway.observing.errors import RecentFailures
-from gateway.ports import Pools
+from gateway.ports import CallHistory, Pools
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Load, decode_demand, decode_endpoints
 
 
-class Loads(Protocol):
+class Demands(Pools, Protocol):
     """The pool manager's knowledge of demand."""
 
     def loads(self) -> dict[str, Load]:
         """Return queued and in-flight requests of every pool that has any."""
 
 
-class ClusterState(GatewayState):
-    """Load of all gateways, states of pools, and recent errors.
+class Reports(GatewayState):
+    """Load of all gateways, states of pools, and recent errors. A gateway can report for itself
+    only.
 
     Counts are as old as a gateway's last message: at most 1 s, less while requests wait at a pool
     without a replica, or after `refresh`.
     """
 
-    def __init__(self, manager: Loads, refresh: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, manager: Demands, history: CallHistory, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
         """`refresh` returns when the demand of every gateway has been reported anew."""
         self._manager = manager
+        self._history = history
         self._refresh = refresh
         self._states: dict[str, str] = {}
-        self._beats: dict[str, Beat] = {}
+        self._last: dict[str, Activity] = {}
+        self._receivers = Subscribers[[Activity]]()
         self.failures = RecentFailures()
 
-    def on_beat(self, gateway: str, beat: Beat) -> None:
-        """Record a gateway's tasks and reasons, and its errors since the last beat."""
-        self._beats[gateway] = beat
-        self.failures.add(beat.failures)
+    def subscribe(self, receiver: Callable[[Activity], None]) -> Callable[[], None]:
+        """Call `receiver` with each gateway's activity of about a second, until the returned
+        function is called."""
+        return self._receivers.subscribe(receiver)
 
-    def remove(self, gateway: str) -> None:
-        """Forget the tasks and reasons of a gateway that is gone or apart."""
-        self._beats.pop(gateway, None)
+    def on_demand(self, gateway: str, data: bytes) -> None:
+        """Pass on a gateway's Demand. Raises ValueError or msgspec.DecodeError for one that is not
+        its own: it would never be removed."""
+        worker = decode_demand(data).worker
+        if worker != gateway:
+            raise ValueError(f"expected the demand of {gateway}, got that of {worker[:80]}")
+        self._manager.receive_demand(data)
+
+    def on_activity(self, gateway: str, activity: Activity) -> None:
+        """Count what a gateway reports; call it once for each."""
+        self._last[gateway] = activity
+        for one in activity.arrived:
+            self._history.arrived(one.namespace, one.name, one.count)
+        for row in activity.used:
+            self._history.used(row)
+        self.failures.add(activity.failures)
+        self._receivers.notify(activity)
+
+    def on_gone(self, gateway: str) -> None:
+        """End the demand of a gateway that is gone or apart; forget its tasks and reasons."""
+        self._last.pop(gateway, None)
+        self._manager.worker_lost(gateway)
 
     @property
     def tasks(self) -> int:
         """Number of background tasks of all gateways in processes of their own."""
-        return sum(one.tasks for one in self._beats.values())
+        return sum(one.tasks for one in self._last.values())
 
     def reasons(self) -> list[str]:
         """Return the gateways' reasons for `/readyz`."""
-        return [reason for one in self._beats.values() for reason in one.reasons]
+        return [reason for one in self._last.values() for reason in one.reasons]
 
     def on_endpoints(self, endpoints: bytes) -> None:
         """Apply the manager's Endpoints."""
@@ -79,52 +100,3 @@ class ClusterState(GatewayState):
     def states(self) -> dict[str, str]:
         """Implement `GatewayState.states`."""
         return dict(self._states)
-
-
-class Reports:
-    """Receiver of the gateways' reports. A gateway can report for itself only."""
-
-    def __init__(
-        self, cluster: ClusterState, own: Metrics, pools: Pools, history: ServerHistory
-    ) -> None:
-        """`own` has the metrics that are counted once for all gateways."""
-        self._cluster = cluster
-        self._own = own
-        self._pools = pools
-        self._history = history
-        self._receivers = Subscribers[[list[RateSample]]]()
-
-    def subscribe(self, receiver: Callable[[list[RateSample]], None]) -> Callable[[], None]:
-        """Call `receiver` with a gateway's responses of about a second, until the returned function
-        is called."""
-        return self._receivers.subscribe(receiver)
-
-    def on_message(self, gateway: str, message: Wants | Woken | Beat) -> None:
-        """Apply a report. Raises ValueError or msgspec.DecodeError for a Demand that is not this
-        gateway's."""
-        if isinstance(message, Wants):
-            self._on_demand(gateway, message.demand)
-        elif isinstance(message, Woken):
-            said = (message.namespace, message.function, message.replica, message.phases)
-            self._own.count_cold_start(*said, message.request)
-        else:
-            self._on_beat(gateway, message)
-
-    def on_gone(self, gateway: str) -> None:
-        """End the demand of a gateway that is gone or apart."""
-        self._cluster.remove(gateway)
-        self._pools.worker_lost(gateway)
-
-    def _on_demand(self, gateway: str, data: bytes) -> None:
-        worker = decode_demand(data).worker
-        if worker != gateway:
-            raise ValueError(f"expected the demand of {gateway}, got that of {worker[:80]}")
-        self._pools.receive_demand(data)
-
-    def _on_beat(self, gateway: str, beat: Beat) -> None:
-        self._cluster.on_beat(gateway, beat)
-        for one in beat.arrived:
-            self._history.arrived(one.namespace, one.name, one.count)
-        for row in beat.used:
-            self._history.used(row)
-        self._receivers.notify(beat.answered)

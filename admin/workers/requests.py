@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
@@ -70,17 +71,14 @@ class Requests:
         Raises the FnError that it answers with, SupervisorAway if it does not answer within
         `question.within_s` or is lost, and QueueFull if too many such questions are open.
         """
-        number, answer = self.begin(question)
         try:
             async with asyncio.timeout(question.within_s):
-                return await answer
+                return await self.begin(question)
         except TimeoutError:
             raise away() from None
-        finally:
-            self.leave(number)
 
-    def begin(self, question: Question[T]) -> tuple[int, asyncio.Future[T]]:
-        """Ask; return the question's number, which `leave` must get, and its answer to come. Raises
+    def begin(self, question: Question[T]) -> asyncio.Future[T]:
+        """Ask; return the answer to come, which is cancelled by who waits for it no more. Raises
         SupervisorAway and QueueFull as `ask`."""
         kind = type(question)
         if self._is_lost:
@@ -94,14 +92,10 @@ class Requests:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._asked[number] = kind, answer
         self._open[kind] += 1
+        answer.add_done_callback(partial(self._end, number))
         assert isinstance(question, AnyQuestion)
         self._send(Ask(number, question))
-        return number, answer
-
-    def leave(self, number: int) -> None:
-        """Wait no more for an answer; one that has come is left alone."""
-        if self._forget(number) is not None and not self._is_lost:
-            self._send(Leave(number))
+        return answer
 
     def on_message(self, message: Exchanged) -> None:
         """Handle a message of the other end. Raises ValueError or msgspec.DecodeError if it breaks
@@ -116,34 +110,28 @@ class Requests:
     def lose(self) -> None:
         """Handle the end of the stream: nobody answers, and nobody waits for answers."""
         self._is_lost = True
-        for number, (_, answer) in list(self._asked.items()):
-            self._forget(number)
+        for _, answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(away())
         for task in list(self._answering.values()):
             task.cancel()
         self._answering.clear()
 
-    def _forget(self, number: int) -> tuple[Kind, asyncio.Future[Any]] | None:
-        asked = self._asked.pop(number, None)
-        if asked is not None:
-            self._open[asked[0]] -= 1
-        return asked
+    def _end(self, number: int, answer: asyncio.Future[Any]) -> None:
+        """Forget a question; the other end need not answer one that was given up."""
+        kind, _ = self._asked.pop(number)
+        self._open[kind] -= 1
+        if answer.cancelled() and not self._is_lost:
+            self._send(Leave(number))
 
     def _on_answer(self, message: Answer) -> None:
-        asked = self._asked.get(message.number)
-        if asked is None:
+        kind, answer = self._asked.get(message.number, (None, None))
+        if kind is None or answer is None or answer.done():
             return
-        kind, answer = asked
-        refusal = message.error
-        value = decode_answer(kind, message.value) if refusal is None else None
-        self._forget(message.number)
-        if answer.done():
-            return
-        if refusal is None:
-            answer.set_result(value)
+        if message.error is None:
+            answer.set_result(decode_answer(kind, message.value))
         else:
-            answer.set_exception(_error_of(refusal))
+            answer.set_exception(_error_of(message.error))
 
     def _on_ask(self, message: Ask) -> None:
         number, question = message.number, message.question

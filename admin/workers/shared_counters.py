@@ -1,9 +1,8 @@
 """Counters in shared memory, which outlives the process that counts.
 
 The server creates memory for each gateway: an anonymous file that both map, or memory of its own
-process. The gateway keeps all numbers
-of its counters and histograms there. A killed worker loses no counts, and counting costs no more
-than in private memory.
+process. The gateway keeps all numbers of its counters and histograms there. A killed worker loses
+no counts, and counting costs no more than in private memory.
 
 A file is an array of records: f64 value, u32 crc32 of the key, u16 length of the key, the key. In
 record 0 the value collects counts that found no free record, and the u32 is the number of records
@@ -16,7 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from struct import Struct
 from typing import Final, NamedTuple, cast
 from zlib import crc32
@@ -24,6 +23,7 @@ from zlib import crc32
 import structlog
 
 from gateway.metrics.counters import SPARE
+from gateway.metrics.revisions import LAST
 
 log = structlog.get_logger()
 
@@ -176,9 +176,42 @@ class CounterWriter:
 
 
 def summed(readings: Iterable[dict[Sample, float]]) -> dict[Sample, float]:
-    """Return the sums over all workers."""
+    """Return the sums over all gateways; of a time the latest."""
     total: dict[Sample, float] = {}
     for reading in readings:
         for sample, value in reading.items():
-            total[sample] = total.get(sample, 0.0) + value
+            known = total.get(sample, 0.0)
+            total[sample] = max(known, value) if sample.name == LAST else known + value
     return total
+
+
+class GatewayCounters:
+    """Counters of all gateways, with the last ones of those that have ended.
+
+    `stays` returns whether a number is kept when its gateway ends.
+    """
+
+    def __init__(self, stays: Callable[[Sample], bool]) -> None:
+        self._stays = stays
+        self.readers: dict[str, CounterReader] = {}
+        """Those of the gateways that run, by their names."""
+        self.ended: dict[Sample, float] = {}
+        """Sums of the others."""
+
+    def add(self, gateway: str, reader: CounterReader) -> None:
+        """Read a gateway's counters from now on."""
+        self.readers[gateway] = reader
+
+    def remove(self, gateway: str) -> None:
+        """Keep the numbers of a gateway that has ended."""
+        numbers = self.readers.pop(gateway).read()
+        kept = {sample: value for sample, value in numbers.items() if self._stays(sample)}
+        self.ended = summed([self.ended, kept])
+
+    def forget(self, is_gone: Callable[[Sample], bool]) -> None:
+        """Drop the numbers of what was removed."""
+        self.ended = {one: value for one, value in self.ended.items() if not is_gone(one)}
+
+    def read(self) -> dict[Sample, float]:
+        """Return the sums over all gateways."""
+        return summed([self.ended, *(one.read() for one in self.readers.values())])

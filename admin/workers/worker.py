@@ -16,12 +16,11 @@ import sys
 import uvloop
 from aiohttp import web
 
-from admin.buffers import keep_large_buffers
+from admin.gateway_process import keep_large_buffers
 from admin.telemetry import logs
 from admin.workers.admin_proxy import AdminProxy
-from admin.workers.link import Door
 from admin.workers.messages import Welcome, decode_down
-from admin.workers.node import GatewayNode, Others, Place
+from admin.workers.node import GatewayNode, Place
 from admin.workers.shared_counters import CounterWriter, open_writer
 from admin.workers.stream import SocketStream, Stream
 from gateway.http.bodies import continue_later
@@ -32,7 +31,7 @@ PUBLIC = ("/openapi.json", "/docs")
 """Paths of the server that are the same for everybody: pages of other sites may link there."""
 
 
-class SocketDoor(Door):
+class SocketDoor:
     """The inherited socket pair, over which the server passes a descriptor for each stream
     (unix(7), SCM_RIGHTS). Its end reports the death of the server."""
 
@@ -42,7 +41,7 @@ class SocketDoor(Door):
         self._sock = sock
 
     async def next(self) -> Stream | None:
-        """Implement `Door.next`."""
+        """Return the next stream; None once the server is gone."""
         while True:
             try:
                 _, passed, _, _ = socket.recv_fds(self._sock, 1, 1, socket.MSG_CMSG_CLOEXEC)
@@ -64,15 +63,18 @@ class SocketDoor(Door):
             loop.remove_reader(self._sock.fileno())
 
 
-class ProxiedOthers(Others):
+class ProxiedPlace(Place):
     """Requests that are not calls go to the server."""
 
-    def __init__(self, proxy: AdminProxy) -> None:
-        self._proxy = proxy
-        self.enter = guarded(proxy.handle)
+    _proxy: AdminProxy
+
+    def open(self, welcome: Welcome) -> None:
+        """Implement `Place.open`."""
+        self._proxy = AdminProxy(welcome.passing)
+        self.enter = guarded(self._proxy.handle)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
-        """Implement `Others.add_routes`."""
+        """Implement `Place.add_routes`."""
         public = boundary.wrap(self._proxy.handle, is_linked=True)
         for path in PUBLIC:
             app.router.add_route("*", path, public, expect_handler=continue_later)
@@ -81,15 +83,15 @@ class ProxiedOthers(Others):
         app.on_cleanup.append(self._proxy.close)
 
 
-class OwnProcess(Place):
+class OwnProcess(ProxiedPlace):
     """A process of its own."""
 
-    def open(self, welcome: Welcome) -> Others:
+    def open(self, welcome: Welcome) -> None:
         """Implement `Place.open`."""
         logs.set_up(welcome.log_format)
         if welcome.keeps_buffers:
             keep_large_buffers()
-        return ProxiedOthers(AdminProxy(welcome.passing))
+        super().open(welcome)
 
     def on_ready(self) -> None:
         """Implement `Place.on_ready`."""
@@ -119,7 +121,7 @@ async def run(
 ) -> None:
     """Serve until the end, or until a signal says so. `door` is this process's end of the pair."""
     with door:
-        node = GatewayNode(SocketDoor(door), counters, revisions, place)
+        node = GatewayNode(SocketDoor(door).next, counters, revisions, place)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, node.end)
         try:

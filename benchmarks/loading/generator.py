@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from admin.cli.bench.load import LoadPlan, from_json
-from admin.cli.bench.points import CALLS_MAX
-from admin.cli.bench.processes import MODULE
-from benchmarks.loading import wrk
+from admin.cli.bench.load import LoadPlan, LoadResult
+from admin.cli.bench.points import CALLS_MAX, Limits
+from benchmarks.loading import bench_load, wrk
 from benchmarks.loading.call import Call, Load, Loaded
 from benchmarks.measuring.record import percentile
 
@@ -122,28 +121,23 @@ def _command(load: Load, folder: Path, *, detailed: bool, own: bool) -> list[str
         body.write_bytes(load.call.body)
         script.write_text(wrk.script(load.call, body))
         return wrk.command(path, load, script)
-    plan = folder / "plan"
-    plan.write_bytes(
-        LoadPlan(
-            "127.0.0.1",
-            load.call.port,
-            load.connections,
-            load.seconds,
-            each=load.each,
-            calls_max=CALLS_MAX,
-            timeout_s=GRACE_S,
-            is_detailed=detailed,
-        ).encode(load.call.request())
+    limits = Limits(
+        GRACE_S if load.each else load.seconds,
+        warmup_s=0.0,
+        calls_max=load.connections * load.each or CALLS_MAX,
+        timeout_s=GRACE_S,
     )
-    return [sys.executable, "-m", MODULE, str(plan)]
+    plan, file = LoadPlan(load.connections, limits, is_detailed=detailed), folder / "plan"
+    file.write_bytes(bench_load.encode(load.call.port, plan, load.call.request()))
+    return [sys.executable, "-m", bench_load.__name__, str(file)]
 
 
 def _parsed(output: str) -> Loaded:
     """Parse the last line of the built-in generator. Raises ValueError."""
-    message = json.loads(output.splitlines()[-1]) if output else {}
-    if "result" not in message:
-        raise ValueError(f"load: expected a result, got {output[-500:]!r}")
-    result = from_json(message["result"])
+    try:
+        result = LoadResult(**json.loads(output.splitlines()[-1]))
+    except (IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"load: expected a result, got {output[-500:]!r}") from error
     taken_ms = [one * 1e3 for one in result.taken_s]
     return Loaded(
         len(taken_ms),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from registry.errors import NoKey, WrongScope
 from registry.key_form import KeyPriority
-from registry.model.keys import Key
+from registry.model.keys import Key, Need
 from registry.openness import Openness
 from registry.store.keys import KeyRing
-
-Need = Literal["invoke", "read", "deploy", "admin"]
 
 ANY: Final = "*"
 """Stands for some function where a request does not say yet which one it is for."""

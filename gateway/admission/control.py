@@ -16,11 +16,12 @@ from gateway.v1.model_list import unknown_model
 from registry.errors import ForeignHost, NoKey, Unknown
 
 if TYPE_CHECKING:
-    from gateway.admission.callers import Caller, Need
+    from gateway.admission.callers import Caller
     from gateway.admission.credentials import Credential
     from gateway.admission.origins import Judged
     from gateway.proxy.targets import FunctionTarget
     from registry.catalog import Catalog, Deployed
+    from registry.model.keys import Need
 
 CALLS: Final = "/fn"
 """Path that stands for all calls where origins are checked."""

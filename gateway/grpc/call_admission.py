@@ -14,7 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.admission.callers import ANY, Need
+from gateway.admission.callers import ANY
 from gateway.admission.credentials import Realm
 from gateway.dispatch.held import HeldBytes
 from gateway.grpc.connection_cut import cut_connection
@@ -25,6 +25,7 @@ from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
 from gateway.unsent import UnsentAnswer, UnsentAnswers
 from registry.errors import BadRequest
+from registry.model.keys import Need
 from registry.shares import Shares
 
 UNASKED: Final = 16 * 1024

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from gateway import problems
+from gateway import statuses
 from gateway.admission.calls import REQUEST_ID, Head
 from gateway.admission.credentials import Credential
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
@@ -227,7 +227,7 @@ class InferCall:
     def _shape(self, error: FnError, *, for_admin: bool = False) -> Reply:
         """Return the reply of an error, which is read by counters and records only."""
         self.result = failure(error, for_admin=for_admin)
-        return Reply(problems.STATUS[type(error)], (), b"")
+        return Reply(statuses.STATUS[type(error)], (), b"")
 
     def _replied(self, reply: Reply) -> None:
         request_id = self._invocation.request_id if self._invocation is not None else ""

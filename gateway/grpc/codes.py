@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from grpc import StatusCode
 
-from gateway.problems import STATUS, line
+from gateway.problems import line
+from gateway.statuses import STATUS
 from registry import errors
 from registry.errors import FnError
 

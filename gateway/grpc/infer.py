@@ -10,7 +10,6 @@ from collections import deque
 from typing import Any, Final
 
 import grpc
-import structlog
 
 from gateway.grpc.answer import in_stream, stream_error
 from gateway.grpc.call_admission import AdmittedCall, CallAdmission, CallClass
@@ -21,8 +20,6 @@ from gateway.revocation import cut_revoked
 from gateway.waits import shutting_down
 from registry.errors import FnError
 from registry.tasks import Tasks
-
-log = structlog.get_logger()
 
 IN_FLIGHT_MAX: Final = 64
 """Max requests of one stream whose answers are not sent yet; at the limit nothing more is read."""

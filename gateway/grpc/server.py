@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import grpc
-import structlog
 
 from gateway.grpc.call_admission import UNASKED, CallAdmission, message_max, rpcs_max
 from gateway.grpc.calls import Calls
@@ -17,8 +16,6 @@ from gateway.http.connections import connections_max
 from gateway.http.context import Invoker
 from gateway.settings import GatewaySettings
 from registry.tasks import Tasks
-
-log = structlog.get_logger()
 
 STREAMS_MAX: Final = 1024
 """RPCs of one connection at once; a client keeps further ones back."""

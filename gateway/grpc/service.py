@@ -12,7 +12,6 @@ import msgspec
 import structlog
 from google.protobuf import json_format
 
-from gateway.admission.callers import Need
 from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
 from gateway.grpc.codes import abort, failure
 from gateway.grpc.messages import METHODS, message, parse
@@ -21,6 +20,7 @@ from gateway.http.context import Invoker
 from gateway.http.oip.served import ServedModels
 from gateway.oip import documents
 from registry.errors import BadRequest, FnError, NotServed, Unknown
+from registry.model.keys import Need
 
 log = structlog.get_logger()
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from gateway import problems
+from gateway import problems, statuses
 from gateway.admission.credentials import Realm
 from gateway.delivery import Delivery
 from gateway.http.bodies import continue_later
@@ -176,7 +176,7 @@ class Gateway:
             url = request.rel_url
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
             location = {"Location": f"{url.raw_path.rpartition('/')[2]}/{query}"}
-            return web.Response(status=problems.MOVED, headers=location)
+            return web.Response(status=statuses.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"
         by_kind = describe_python if is_python else describe_server if is_server else describe
@@ -184,17 +184,8 @@ class Gateway:
         return problems.json_answer(described)
 
 
-class MetricsPage(Protocol):
-    """Content of the page `/metrics`."""
-
-    async def refresh(self) -> None:
-        """Fetch the numbers of other processes. `snapshot` follows in the same loop iteration."""
-
-    def snapshot(self) -> None:
-        """Read the current gauges, in the event loop's thread; `render` follows."""
-
-    def render(self, form: PageFormat) -> bytes:
-        """Return the page's bytes; to be called in a thread."""
+MetricsPage = Callable[[PageFormat], Awaitable[bytes]]
+"""Returns the page `/metrics` of this moment."""
 
 
 class StatePages:
@@ -232,7 +223,7 @@ class StatePages:
         are for callers with the scope read; others get the kinds of things that have a problem."""
         if not self._is_open():
             stopping = {"status": "stopping", "reasons": ["shutting down"]}
-            return problems.json_answer(stopping, problems.NOT_READY)
+            return problems.json_answer(stopping, statuses.NOT_READY)
         reasons = self._reasons()
         if reasons and not self._may_read(request):
             reasons = list(dict.fromkeys(_KIND.split(reason, 1)[0] for reason in reasons))
@@ -247,9 +238,7 @@ class StatePages:
         if not self._boundary.access.lets_in(credential):
             self._boundary.access.identify(credential, Realm.CALLS).require("read")
         form = negotiate_format(request.headers.get("Accept", ""))
-        await self._page.refresh()
-        self._page.snapshot()
-        page = await asyncio.to_thread(self._page.render, form)
+        page = await self._page(form)
         return web.Response(body=page, headers={"Content-Type": form.content_type, **VARIES})
 
 
@@ -322,7 +311,7 @@ class Site:
 async def stop_serving(
     gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
 ) -> None:
-    """Close the gate, wait for accepted requests, at most `seconds`, and pass their times on.
+    """Close the gate, and wait for accepted requests, at most `seconds`.
 
     `is_orphaned`: the pool manager is gone. Requests on open connections are then still served by
     ready replicas, until none is active.
@@ -336,7 +325,6 @@ async def stop_serving(
             await delivery.wait_idle()
     except TimeoutError:
         log.error("requests are left at shutdown", inside=gateway.gate.active)
-    gateway.invoker.key_times.flush()
 
 
 async def _healthz(_request: web.Request) -> web.Response:

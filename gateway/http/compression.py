@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from gateway import problems
+from gateway import statuses
 from gateway.http.decompression import ACCEPTED, Inflation
 from gateway.replies import Body, Reply
 
@@ -76,7 +76,7 @@ async def compressed(reply: Reply, encoding: str, inflation: Inflation) -> Reply
     Errors and short answers stay as they are, as do bodies that would become longer.
     """
     packed = body = reply.body
-    if reply.status != problems.OK:
+    if reply.status != statuses.OK:
         return reply
     if len(body) >= SIZE_MIN:
         deflater = Deflater(body, encoding)

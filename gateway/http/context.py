@@ -95,7 +95,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     write_access: Write[AccessEvent] | None = None,
     store: CounterStore | None = None,
     tracer: Tracer | None = None,
-    on_cold_start: OnColdStart | None = None,
+    on_cold_start: OnColdStart = lambda *_: None,
     enter: Enter | None = None,
     upstream_keys: UpstreamKeys | None = None,
     revisions: CounterStore | None = None,
@@ -105,20 +105,13 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
     `write_access` writes events of the access log, `store` holds the counters of `/metrics`,
-    `on_cold_start` replaces the counting of cold starts. `enter` and `model_control` as in
+    `on_cold_start` as in `Metrics`. `enter` and `model_control` as in
     `Invoker`. `upstream_keys`: the keys of functions' servers at /v1. `revisions` holds the numbers
     by revision, `statistics` shows those of all processes.
     """
-    loop, is_deployed = asyncio.get_running_loop(), _is_deployed(catalog)
+    is_deployed = _is_deployed(catalog)
     metrics = Metrics(
-        delivery.balance,
-        delivery.states,
-        lambda: len(asyncio.all_tasks(loop)),
-        is_deployed,
-        store,
-        wall,
-        on_cold_start,
-        RevisionCounts(is_deployed, revisions),
+        is_deployed, store, wall, on_cold_start, RevisionCounts(is_deployed, revisions)
     )
     catalog.subscribe(metrics.on_change)
     dropped = metrics.count_dropped_events
@@ -144,7 +137,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         set(),
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
-        KeyTimes(history, wall, loop.call_later),
+        KeyTimes(history, wall),
         deque(maxlen=SHOWN_MAX),
         LastExchanges(),
         enter,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway import problems
+from gateway import problems, statuses
 from gateway.admission.calls import REQUEST_ID, Correlation
 from gateway.http.connected import closed_websocket
 from gateway.metrics.counters import exemplar_of
@@ -149,7 +149,7 @@ class ExchangeJournal:
         if self._deployed is not None:
             function = self._deployed.function
             invoker.failures.count(self._deployed, error, call, self.request_id)
-            outcome, seconds = problems.outcome(reply.status), now - self._began_s
+            outcome, seconds = statuses.outcome(reply.status), now - self._began_s
             invoker.metrics.count_reply(
                 function.namespace, function.name, outcome, error.code, seconds
             )
@@ -162,7 +162,7 @@ class ExchangeJournal:
 
     def preflight(self, fields: tuple[tuple[str, str], ...]) -> Reply:
         """Return the answer to a browser's preflight, and record it."""
-        self._status = problems.OK
+        self._status = statuses.OK
         self._end("ok", None, (0, 0), monotonic())
         headers = (*fields, (REQUEST_ID, self.request_id), *self._invoker.gate.headers)
         return Reply(self._status, headers, b"")
@@ -175,7 +175,7 @@ class ExchangeJournal:
         `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
         request's and of the answer's body.
         """
-        outcome, reason, now = problems.outcome(self._status), "", monotonic()
+        outcome, reason, now = statuses.outcome(self._status), "", monotonic()
         if error is not None:
             outcome, reason = "failed", error.code
         elif outcome != "ok":
@@ -189,7 +189,7 @@ class ExchangeJournal:
             failures = self._invoker.failures
             if error is not None:
                 failures.count(self._deployed, error, call, self.request_id)
-            elif self._status >= problems.FAILURES:
+            elif self._status >= statuses.FAILURES:
                 failures.count_answer(self._deployed, self._status, call, self.request_id)
         self._end("ok" if error is None else error.code, call, sizes, now)
 

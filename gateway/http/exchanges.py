@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway import problems
+from gateway import statuses
 from gateway.admission.callers import KeyProbe
 from gateway.admission.calls import (
     Correlation,
@@ -353,7 +353,7 @@ def _for_browsers(
     reply: Reply, target: FunctionTarget, header: Callable[[str], str | None]
 ) -> Reply:
     """Return a problem document as a page, if a browser opens a function's host without a key."""
-    is_refused = reply.status in problems.CLOSED
+    is_refused = reply.status in statuses.CLOSED
     if not (target.is_own_host and is_refused and prefers_page(header("Accept") or "")):
         return reply
     headers = [pair for pair in reply.headers if pair[0] != "Content-Type"]

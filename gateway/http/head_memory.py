@@ -53,11 +53,6 @@ class HeadMemory:
     def __len__(self) -> int:
         return len(self._plain) + KNOWN_WEIGHT * len(self._known)
 
-    @property
-    def known(self) -> int:
-        """Number of heads of exchanges."""
-        return len(self._known)
-
     def find(self, peer: bytes, raw: bytes) -> PlainHead | KnownRequest | None:
         """Return what is known of a head, which ends with its empty line: of a call, or of an
         exchange from one address. None for all others."""

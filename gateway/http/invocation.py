@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from gateway import problems
+from gateway import problems, statuses
 from gateway.admission.calls import (
     NOT_CORRELATED,
     REQUEST_ID,
@@ -396,7 +396,7 @@ class Invocation:
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
         metrics.revisions.count_answer(call.pool, seconds, receipt, now)
         invoker.key_times.add(admission.key_time, now - call.sent_s)
-        reply = make_reply((problems.OK, invoker.gate.headers, body, lines))
+        reply = make_reply((statuses.OK, invoker.gate.headers, body, lines))
         self.release()
         if not self._is_recorded:
             self._record_answer(call, receipt, len(body), now, connected_s)
@@ -413,7 +413,7 @@ class Invocation:
             sizes, times = (self._size, size), (self._began_s, now)
             invoker.access_log.log_answer(self.request_id, name, call, receipt, sizes, times)
         if invoker.tracer is not None and self.trace is not None:
-            ending = RequestEnd("ok", now, problems.OK, size, receipt, connected_s)
+            ending = RequestEnd("ok", now, statuses.OK, size, receipt, connected_s)
             invoker.tracer.record(self._record(ending, call))
 
     def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
@@ -421,7 +421,7 @@ class Invocation:
         now = monotonic()
         if self._deployed is not None:
             function = self._deployed.function
-            kind, seconds = problems.outcome(reply.status), now - self._began_s
+            kind, seconds = statuses.outcome(reply.status), now - self._began_s
             metrics = self._invoker.metrics
             metrics.count_reply(function.namespace, function.name, kind, outcome, seconds)
             pool = self._deployed.revision.key if call is None else call.pool

@@ -9,8 +9,6 @@ from typing import Final
 from gateway.ports import CallHistory
 from registry.usage import UsageRow, bucket_of
 
-FLUSH_S: Final = 1.0
-"""Seconds between the first call of a key after a flush and the next flush."""
 WAITING_MAX: Final = 10_000
 """Max times that wait for a flush; a further one causes it."""
 
@@ -27,20 +25,15 @@ class KeyTime:
 
 
 class KeyTimes:
-    """Adds calls and their time up, and passes them on every FLUSH_S. Event loop thread only.
+    """Adds calls and their time up, and passes them on with `flush`, which each report of a gateway
+    begins with. Event loop thread only.
 
     A call costs two additions: heads that are admitted alike share a KeyTime.
     """
 
-    def __init__(
-        self,
-        history: CallHistory,
-        wall: Callable[[], float],
-        call_later: Callable[[float, Callable[[], None]], object],
-    ) -> None:
-        """`history` receives the numbers, `wall` returns Unix seconds, `call_later` is the event
-        loop's."""
-        self._history, self._wall, self._call_later = history, wall, call_later
+    def __init__(self, history: CallHistory, wall: Callable[[], float]) -> None:
+        """`history` receives the numbers, `wall` returns Unix seconds."""
+        self._history, self._wall = history, wall
         self._waiting: list[KeyTime] = []
 
     def arrived(self, time: KeyTime) -> None:
@@ -56,11 +49,8 @@ class KeyTimes:
         time.seconds += seconds
 
     def _begin(self, time: KeyTime) -> None:
-        waiting = self._waiting
-        if len(waiting) >= WAITING_MAX:
+        if len(self._waiting) >= WAITING_MAX:
             self.flush()
-        elif not waiting:
-            self._call_later(FLUSH_S, self.flush)
         self._waiting.append(time)
 
     def flush(self) -> None:

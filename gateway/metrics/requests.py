@@ -1,41 +1,33 @@
-"""Metric families of a gateway process: requests, pools and cold starts.
-
-`Metrics` counts requests by function. `StateGauges` shows the ledger and the states of pools at one
-moment.
-"""
+"""Metric families of a gateway's requests, by function."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, cast
+from itertools import chain
+from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
+from gateway.dispatch.held import HeldBytes
 from gateway.metrics.counters import (
-    TEXT,
     Counter,
     CounterFamily,
     CounterStore,
     Families,
+    GaugeFamily,
     Histogram,
     Labels,
     LocalStore,
-    PageFormat,
     SampleExemplar,
     newest_exemplars,
 )
 from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
-from gateway.metrics.held import HeldFamilies
-from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
-from runtime_image.contract.control import WAKE_PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LABELS = ("namespace", "function")
@@ -50,70 +42,47 @@ FUNCTIONS_MAX = 1000
 """Max functions with their own series: those called first. Each takes 4 kB of the page."""
 OTHERS = "_others"
 """Label value for all further functions; no function's name begins with an underscore."""
-REPLICAS_MAX = 1000
-"""Max replicas whose cold starts are remembered as counted: the newest."""
+HELD: Final = "fngate_held_bytes"
 MARKED_MAX = 500
 """Max exemplars that one process sends to another: the newest, about 70 kB."""
 
 OnColdStart = Callable[[str, str, str, Mapping[str, float], Labels | None], None]
 
 
-class MetricSource(Protocol):
-    """Additional source of families for the same page."""
-
-    def snapshot(self) -> None:
-        """Read the current gauges, in the event loop's thread; `collect` follows."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families, in a thread (prometheus_client)."""
-
-
 class Metrics:
-    """Request metrics of one gateway process, and the page `/metrics`.
+    """Request metrics of one gateway.
 
-    The page is bounded: labels are only names of deployed functions and error codes, and functions
+    They are bounded: labels are only names of deployed functions and error codes, and functions
     beyond FUNCTIONS_MAX are counted together.
 
-    `balance` returns the current ledger, `states` the states of pools that are not at rest, and
-    `tasks` the number of tasks. `is_deployed` returns whether a function of that namespace and name
-    exists.
+    `is_deployed` returns whether a function of that namespace and name exists.
     """
 
-    def __init__(  # noqa: PLR0913 - sources of the page
+    def __init__(
         self,
-        balance: Callable[[], Balance],
-        states: Callable[[], dict[str, str]],
-        tasks: Callable[[], int],
         is_deployed: Callable[[str, str], bool],
         store: CounterStore | None = None,
         wall: Callable[[], float] = lambda: 0.0,
-        on_cold_start: OnColdStart | None = None,
+        on_cold_start: OnColdStart = lambda *_: None,
         revisions: RevisionCounts | None = None,
     ) -> None:
         """Create the families.
 
         `store` holds the counters; by default they are in this process's memory. `wall` returns
-        Unix seconds. `on_cold_start` is called instead of `count_cold_start` when a request waited
-        for a cold start: requests of several processes may have waited for the same one.
-        `revisions` counts the requests by revision, which are not on the page.
+        Unix seconds. `on_cold_start` is called when a request waited for a cold start, which the
+        server counts: requests of several gateways may have waited for it. `revisions` counts the
+        requests by revision.
         """
         self._is_deployed = is_deployed
         self.revisions = revisions or RevisionCounts(is_deployed)
         self._wall = wall
-        self._registry = CollectorRegistry()
         self._make_counts(Families(store or LocalStore(), LABELS))
         self._values = self._families.store.values
-        self._gauges = StateGauges(balance, states, tasks)
-        self._sources: list[MetricSource] = [self._gauges]
-        self._registry.register(self._gauges)
         self._series: dict[tuple[str, str], FunctionSeries] = {}
         self._others: FunctionSeries | None = None
-        self._woken: set[tuple[str, str]] = set()
-        # Each replica's cold start is counted once, even if several requests waited for it.
-        self._counted: dict[str, None] = {}
         self.next_exemplar_s = 0.0
         """Monotonic time from which the next request becomes an exemplar; set by `Invocation`."""
-        self._on_cold_start = on_cold_start or self.count_cold_start
+        self._on_cold_start = on_cold_start
 
     def _make_counts(self, families: Families) -> None:
         self._families = families
@@ -128,12 +97,6 @@ class Metrics:
         )
         self._queue = families.histogram(
             "fngate_queue_seconds", "Time a request waited for a replica.", SECONDS
-        )
-        self._phases = families.histogram(
-            "fngate_cold_start_seconds",
-            "Phases of cold starts that requests waited for.",
-            SECONDS,
-            "phase",
         )
         self._sends = families.histogram(
             "fngate_request_sends",
@@ -154,14 +117,6 @@ class Metrics:
         self._exchanges = ExchangeFamilies(families)
         self.held = HeldFamilies(families)
         self._tokens = TokenFamilies(families)
-        for family in families.made:
-            self._registry.register(family)
-
-    def add_source(self, source: MetricSource) -> None:
-        """Add the families of `source` to the page."""
-        self._sources.append(source)
-        # The library asks for its base class, and uses `collect` alone.
-        self._registry.register(cast("Collector", source))
 
     def count_reply(
         self, namespace: str, function: str, outcome: str, reason: str, seconds: float
@@ -249,39 +204,6 @@ class Metrics:
             self._retries.of(*series.labels, "died").inc(died)
             self._retries.of(*series.labels, "not_started").inc(sends - 1 - died)
 
-    def count_cold_start(
-        self,
-        namespace: str,
-        function: str,
-        replica: str,
-        phases: Mapping[str, float],
-        request: Labels | None = None,
-    ) -> None:
-        """Count a replica's cold start that a request waited for, unless it was counted before.
-
-        `phases` are in milliseconds. The wake of a parked replica is no cold start: the manager
-        counts it.
-        """
-        if not phases.keys().isdisjoint(WAKE_PHASES) or not self._is_first_report(replica):
-            return
-        labels = self._woken_labels(namespace, function)
-        at_s = self._wall() if request is not None else 0.0
-        for phase, ms in phases.items():
-            self._phases.of(*labels, phase).observe(ms / 1e3, request, at_s)
-
-    def _woken_labels(self, namespace: str, function: str) -> tuple[str, str]:
-        """Return the labels for a function's cold starts.
-
-        Like `_series_of`, but without creating the other series: when one process counts the cold
-        starts of several, the other series are in those processes.
-        """
-        key = (namespace, function)
-        if key not in self._woken:
-            if len(self._woken) >= FUNCTIONS_MAX or not self._is_deployed(*key):
-                return namespace, OTHERS
-            self._woken.add(key)
-        return key
-
     def on_change(self, change: Change) -> None:
         """Remove the series of a function that was removed from the catalog, and the numbers of
         removed revisions."""
@@ -289,7 +211,6 @@ class Metrics:
         if change.kind != "remove":
             return
         key = (change.namespace, change.name)
-        self._woken.discard(key)
         series = self._series.pop(key, None)
         if series is not None and series.exchanges is not None:
             series.exchanges.is_removed = True
@@ -326,31 +247,13 @@ class Metrics:
             self._rows.of(*labels),
         )
 
-    def _is_first_report(self, replica: str) -> bool:
-        """Return whether the replica's cold start was not counted before."""
-        if replica in self._counted:
-            return False
-        self._counted[replica] = None
-        if len(self._counted) > REPLICAS_MAX:
-            del self._counted[next(iter(self._counted))]
-        return True
-
-    def snapshot(self) -> None:
-        """Read the gauges of every source, in the event loop's thread, before `render`."""
-        for source in self._sources:
-            source.snapshot()
-
     def newest_exemplars(self) -> list[SampleExemplar]:
         """Return the newest exemplars, at most MARKED_MAX."""
-        return newest_exemplars((self._duration, self._queue, self._phases), MARKED_MAX)
+        return newest_exemplars((self._duration, self._queue), MARKED_MAX)
 
     def collect(self) -> Iterable[Metric]:
         """Return every family with its samples (prometheus_client)."""
-        return self._registry.collect()
-
-    def render(self, form: PageFormat = TEXT) -> bytes:
-        """Return the page's bytes. Takes milliseconds: to be called in a thread."""
-        return form.encode(self._registry)
+        return chain.from_iterable(one.collect() for one in self._families.made)
 
 
 class AnswerCounters(NamedTuple):
@@ -399,59 +302,21 @@ class FunctionSeries:
         self.queue.mark(queue_s, request, at_s)
 
 
-class StateGauges(Collector):
-    """Gauges as of the last snapshot, so that one page shows one moment."""
+class HeldFamilies:
+    """Families of held memory: request bodies, unsent answers, clients that were cut."""
 
-    def __init__(
-        self,
-        balance: Callable[[], Balance],
-        states: Callable[[], dict[str, str]],
-        tasks: Callable[[], int],
-    ) -> None:
-        self._balance = balance
-        self._states = states
-        self._tasks = tasks
-        self._seen: tuple[Balance, dict[str, str], int] = (Balance(), {}, 0)
+    def __init__(self, families: Families) -> None:
+        store = families.store
+        text = "Bytes held of request bodies and of unsent answers, which share one limit."
+        held = families.add(GaugeFamily(HELD, text, ("what",), store))
+        text = "Clients whose connections were reset because they did not take their answers."
+        cut = families.add(CounterFamily("fngate_clients_cut", text, (), store))
+        self._values = store.values
+        self._bodies, self._answers = held.of("bodies").place, held.of("answers").place
+        self._cut = cut.of().place
 
-    def snapshot(self) -> None:
-        """Read the gauges in the event loop's thread; a page is rendered in another thread."""
-        self._seen = self._balance(), self._states(), self._tasks()
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families (prometheus_client)."""
-        balance, states, count = self._seen
-        state = GaugeMetricFamily(
-            "fngate_pool_state",
-            "1 for the current state of a pool; cold pools without calls are omitted.",
-            labels=["pool", "state"],
-        )
-        for pool, name in states.items():
-            state.add_metric([pool, name], 1)
-        tasks = GaugeMetricFamily("fngate_tasks", "Tasks of the server's event loop.", count)
-        return [*_ledger(balance), state, tasks]
-
-
-def _ledger(balance: Balance) -> list[Metric]:
-    accepted = CounterMetricFamily(
-        "fngate_accepted",
-        "Accepted requests; each is counted once in fngate_ended_total when it ends.",
-        balance.accepted,
-    )
-    ended = CounterMetricFamily(
-        "fngate_ended", "Accepted requests that have ended, by outcome.", labels=["how"]
-    )
-    for how in ENDINGS:
-        ended.add_metric([how], balance.ended.get(how, 0.0))
-    unended = GaugeMetricFamily(
-        "fngate_open_requests", "Accepted requests that have not ended.", labels=["where"]
-    )
-    held = GaugeMetricFamily("fngate_held", "Requests that wait for a replica.", labels=["pool"])
-    in_flight = GaugeMetricFamily("fngate_in_flight", "Requests at replicas.", labels=["pool"])
-    for where, family, counts in (
-        ("held", held, balance.held),
-        ("in_flight", in_flight, balance.in_flight),
-    ):
-        unended.add_metric([where], sum(counts.values()))
-        for pool, count in counts.items():
-            family.add_metric([pool], count)
-    return [accepted, ended, unended, held, in_flight]
+    def update(self, held: HeldBytes, cuts: int) -> None:
+        """Show the held bytes, and the `cuts` so far."""
+        self._values[self._bodies] = held.bytes - held.unsent
+        self._values[self._answers] = held.unsent
+        self._values[self._cut] = cuts

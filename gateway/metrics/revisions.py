@@ -39,14 +39,11 @@ class RevisionNumbers(NamedTuple):
     fail: float = 0.0
     fail_s: float = 0.0
 
-    def plus(self, other: RevisionNumbers) -> RevisionNumbers:
-        """Return the numbers of two processes together."""
-        sums = RevisionNumbers(*(a + b for a, b in zip(self, other, strict=True)))
-        return sums._replace(last_s=max(self.last_s, other.last_s))
-
 
 NAMES: Final = tuple(f"revision_{name}" for name in RevisionNumbers._fields)
 """Names of the numbers in the store; the label is the revision's key."""
+LAST: Final = "revision_last_s"
+"""The one that is a time."""
 _Places = tuple[int, ...]
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from gateway import problems
+from gateway import statuses
 from gateway.dispatch.call import Call
 from gateway.observing import records
 from gateway.observing.batching import BatchWriter, Write
@@ -103,7 +103,7 @@ class AccessLog:
             revision,
             replica,
             "ok",
-            problems.OK,
+            statuses.OK,
             bytes_in,
             bytes_out,
             # Takes half the time of round(), and is equally short in JSON.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from gateway import problems
+from gateway import statuses
 from gateway.observing import records
 from gateway.observing.batching import BatchWriter, Write
 from gateway.observing.records import CLIENT_LEFT, RequestRecord, RequestTimings, Trace
@@ -135,7 +135,7 @@ class _Tree:
                 record.at_s,
                 "",
                 _attributes(record),
-                record.outcome if problems.is_servers_fault(record.status) else "",
+                record.outcome if statuses.is_servers_fault(record.status) else "",
             )
         )
 

@@ -10,17 +10,6 @@ from msgspec import UNSET, UnsetType
 from runtime_image.contract.signature import Signature
 
 
-class Problem(msgspec.Struct):
-    """A problem document (RFC 9457). Some codes have further members."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    retry_after_s: int | UnsetType = UNSET
-
-
 class CallLimits(msgspec.Struct):
     """Limits of a call: seconds of a run, seconds of waiting, MiB of a body."""
 

@@ -30,7 +30,7 @@ from gateway.openapi.routes import (
     answered,
     json_of,
 )
-from gateway.problems import MOVED, NOT_MODIFIED, NOT_READY, OK
+from gateway.statuses import MOVED, NOT_MODIFIED, NOT_READY, OK
 from registry import errors
 from registry.names import NAME_MAX
 

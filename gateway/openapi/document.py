@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.openapi.answers import AnthropicErrorAnswer, OpenAiErrorAnswer, Problem
+from gateway.openapi.answers import AnthropicErrorAnswer, OpenAiErrorAnswer
 from gateway.openapi.oip_bodies import OipErrorAnswer
 from gateway.openapi.routes import JSON, Answer, Content, Parameter, Route, Shape, errors_of
-from gateway.problems import CONTENT_TYPE
+from gateway.problem_document import Problem
 from registry.errors import FnError
+from runtime_image.contract.problems import CONTENT_TYPE
 
 VERSION: Final = "3.1.1"
 KEY: Final = "key"

@@ -19,7 +19,7 @@ from gateway.openapi.document import make_document
 from gateway.openapi.python_bodies import python_bodies
 from gateway.openapi.routes import JSON, WORDS, Answer, Content, Errors, Parameter, Route
 from gateway.openapi.tensor_bodies import tensor_answers, tensor_requests
-from gateway.problems import OK
+from gateway.statuses import OK
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gateway.admission.callers import Need
 from gateway.oip.repository import IndexRequest, ModelRequest
 from gateway.oip.statistics import Statistics
 from gateway.openapi import oip_bodies as bodies
@@ -23,8 +22,9 @@ from gateway.openapi.routes import (
     Route,
     answered,
 )
-from gateway.problems import OK
+from gateway.statuses import OK
 from registry import errors
+from registry.model.keys import Need
 
 GROUP: Final = "Open Inference Protocol (/v2)"
 _MODEL: Final = Parameter(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.admission.callers import Need
-from gateway.problems import ACCEPTED, CREATED, NOT_MODIFIED, OK, STATUS
+from gateway.statuses import ACCEPTED, CREATED, NOT_MODIFIED, OK, STATUS
 from registry import errors
 from registry.errors import FnError
+from registry.model.keys import Need
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"

@@ -29,9 +29,6 @@ _PLAIN_END: Final = b"\n\n"
 _PLAIN_TEXT: Final = re.compile(rb"(?:data: [^ \t{\r\n]|:)[^\r\n]*")
 """An event of one line that is no object, such as the last one of OpenAI's API, or a comment."""
 _EMPTY: Final = (b"\n", b"\r\n", b"\r")
-_EVENT_ENDS: Final = (_PLAIN_END, b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n")
-_TAIL: Final = 4
-"""Bytes of the longest of these."""
 _DATA: Final = re.compile(rb"data:[ \t]{0,64}+([^ \t\r\n])?")
 """Beginning of a line with data, and the first byte of them that is not blank."""
 _FIELD: Final = re.compile(rb"(data|event)(?=[:\r\n]|\Z)")

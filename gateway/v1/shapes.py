@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway import problems
+from gateway import problems, statuses
 from gateway.replies import Reply
 from gateway.v1.endpoints import Protocol
 from registry.errors import BadRequest, FnError, NoKey, Poison, UnknownModel
@@ -57,8 +57,8 @@ def event(protocol: Protocol, document: bytes) -> bytes:
 
 
 def _document(protocol: Protocol, error: FnError, request_id: str) -> dict[str, Any]:
-    status = problems.STATUS[type(error)]
-    fallback = _FAILURE[protocol] if problems.is_servers_fault(status) else _MISTAKE
+    status = statuses.STATUS[type(error)]
+    fallback = _FAILURE[protocol] if statuses.is_servers_fault(status) else _MISTAKE
     kind = _TYPES[protocol].get(status, fallback)
     if protocol is Protocol.ANTHROPIC:
         said = {"type": kind, "message": error.message}

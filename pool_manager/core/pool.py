@@ -11,6 +11,7 @@ from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
 from pool_manager.core.state import Contact, ParkSpec, PoolSpec, Replica, State
+from registry.exchange import PoolState
 
 SMOOTHING = 0.15
 """Weight of the newest gap between two calls in the exponential moving average."""
@@ -354,7 +355,7 @@ class Pool:
         coming = [one for one in self.replicas.values() if one.is_coming]
         return next(filter(None, (awaited(one.probing, now) for one in coming)), None)
 
-    def describe(self, held: int, now: float) -> tuple[str, str]:
+    def describe(self, held: int, now: float) -> tuple[PoolState, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
         if self.is_warm:
             trouble = next((r.trouble for r in self.replicas.values() if r.trouble), "")

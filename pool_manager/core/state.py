@@ -135,6 +135,9 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
+DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
+
+
 class Step(StrEnum):
     """A step from one state of a replica to the next."""
 

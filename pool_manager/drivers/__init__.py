@@ -1,1 +1,1 @@
-"""Drivers, which start and stop replicas: processes, containers, and a scripted fake."""
+"""Drivers, which start and stop replicas: processes and containers."""

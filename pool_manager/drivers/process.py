@@ -39,6 +39,7 @@ class ProcessDriver:
     """
 
     kind = "process"
+    is_contained = False
     images: Images | None = None
 
     def __init__(

@@ -109,7 +109,3 @@ class UidAllocator:
     def free(self, replica: str) -> None:
         """Free the user id of a replica that has ended, if it has one."""
         self._held.pop(replica, None)
-
-    def held(self) -> dict[str, int]:
-        """Return the user ids by replica."""
-        return dict(self._held)

@@ -13,7 +13,7 @@ from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
-from pool_manager.gpus.occupancy import foreign_memory
+from pool_manager.gpus.occupancy import foreign_memory, tenants_of
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
 from runtime_image.contract.control import ReplicaRecord
@@ -87,9 +87,9 @@ async def open_gpus(
     """
     if found.nvml is None:
         return NoGpus(found.silence)
-    running, calls = await driver.list(), BlockingCalls(DRIVER, limit_s=CALL_S)
-    gpus = await _as_they_are_now(found, found.nvml, calls)
-    foreign = await foreign_memory(gpus, driver.processes, running, records)
+    tenants = await tenants_of(driver.processes, await driver.list(), records)
+    calls = BlockingCalls(DRIVER, limit_s=CALL_S)
+    foreign = foreign_memory(await _as_they_are_now(found, found.nvml, calls), tenants)
     for gpu in found.chosen:
         log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
     return GpuMonitor(found.nvml, calls, found.snapshot, foreign)

@@ -73,6 +73,8 @@ class GpuOccupancy:
         accounted: the most that it takes of one of its GPUs, as each is charged the same. Where
         that is unknown, the charged memory is used."""
         pids, memory_mib = await self._known_pids(event.id), 0.0
+        if not self.covers(event.id):
+            return  # it was released or given up meanwhile
         gpus = self._host_of(event.id).gpus
         for device in self._devices[event.id]:
             charges = self._charges(device, event.id)
@@ -107,6 +109,10 @@ class GpuOccupancy:
         for device in devices:
             others_mib = partial(self._others_mib, device, id, await self._held_there(device, id))
             await host.gpus.prove_free(device, pids, others_mib)
+        self.forget(id)
+
+    def forget(self, id: str) -> None:
+        """Drop what is known of a replica that is gone, or was given up with its host."""
         for known in (self._devices, self._before_mib, self._pids):
             known.pop(id, None)
 
@@ -133,19 +139,27 @@ class GpuOccupancy:
         return self._pids.get(id)
 
 
-async def foreign_memory(
-    gpus: Iterable[Reading],
-    processes: Processes,
-    running: Iterable[str],
-    records: Mapping[str, ReplicaRecord | None],
-    host: str = LOCAL_HOST,
-) -> dict[str, float]:
-    """Return the MiB by UUID that others than the running replicas have in use on a host's GPUs.
-    Raises DriverError."""
+Tenants = Mapping[str, Mapping[str, frozenset[int] | None]]
+"""The pids of replicas, as `Processes.pids`, by device and replica id."""
+
+
+async def tenants_of(
+    processes: Processes, running: Iterable[str], records: Mapping[str, ReplicaRecord | None]
+) -> Tenants:
+    """Return the running replicas on GPUs. Raises DriverError."""
     found: dict[str, dict[str, frozenset[int] | None]] = {}
     for id in running:
         if (record := records.get(id)) is not None and record.device_kind != "cpu":
             pids = await processes.pids(id)
             for device in record.devices:
                 found.setdefault(device, {})[id] = pids
-    return {gpu.uuid: memory.foreign_mib(gpu, found.get(id_on(host, gpu.uuid), {})) for gpu in gpus}
+    return found
+
+
+def foreign_memory(
+    gpus: Iterable[Reading], tenants: Tenants, host: str = LOCAL_HOST
+) -> dict[str, float]:
+    """Return the MiB by UUID that others than the tenants have in use on a host's GPUs, which were
+    read after those: the memory of one that has ended in between is not in the reading."""
+    there = ((gpu, tenants.get(id_on(host, gpu.uuid), {})) for gpu in gpus)
+    return {gpu.uuid: memory.foreign_mib(gpu, ours) for gpu, ours in there}

@@ -17,7 +17,7 @@ from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
-from pool_manager.gpus.occupancy import foreign_memory
+from pool_manager.gpus.occupancy import foreign_memory, tenants_of
 from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
 from pool_manager.hosts.engine import RemoteEngine
 from pool_manager.ports import Gpus
@@ -117,7 +117,8 @@ class HostDevices:
     ) -> None:
         """Poll the chosen GPUs from now on. What other programs have in use there is measured
         now."""
-        foreign = await foreign_memory(chosen, driver.processes, running, records, self._host)
+        tenants = await tenants_of(driver.processes, running, records)
+        foreign = foreign_memory(chosen, tenants, self._host)
         report = self._reports.last
         assert report is not None
         nvml = RemoteNvml(self._host, self._reports)

@@ -111,10 +111,11 @@ class RemoteEngine:
         return id
 
     async def send(self, id: str, name: str = "") -> None:
-        """Send the image of a server unless the host has it."""
+        """Send the image of a server unless the host has it, and pin it there."""
         if not await self._shipping.has(id):
             with self._transfers.of(f"image {name or id[:19]}") as progress:
-                await self._shipping.provide(id, progress)
+                await self._shipping.send(id, progress)
+        await self._shipping.pin(id)
         self._sent.add(id)
 
     async def unpin_others(self, ids: Collection[str]) -> None:

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from pool_manager.core import events
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.machine import Machine
@@ -25,8 +23,6 @@ from registry.errors import BadRequest, Unknown
 from registry.exchange import HostRoute
 from registry.model.hosts import HOSTS_MAX, Host, host_order
 from registry.tasks import Tasks
-
-log = structlog.get_logger()
 
 MEMBERS_MAX: Final = 2 * HOSTS_MAX
 """Max hosts beside this machine: all stored ones, and as many that are being removed."""

@@ -81,9 +81,8 @@ class HostImages:
             own = None
         return await self.has(str(own["Id"]) if own is not None else reference)
 
-    async def provide(self, id: str, progress: Progress) -> None:
-        """Send an image that is missing on the host, and pin it there. Raises DriverError."""
-        await self.send(id, progress)
+    async def pin(self, id: str) -> None:
+        """Pin an image that the host has. Raises DriverError."""
         await self._tag(id, PINNED, f"{id.removeprefix('sha256:')}.{self._owner}")
 
     async def has(self, id: str) -> bool:

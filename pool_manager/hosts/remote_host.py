@@ -22,7 +22,7 @@ from hosts.errors import Unreachable
 from hosts.files import FileCache
 from hosts.login import Login, login_to
 from pool_manager.core import events
-from pool_manager.core.hosts import HostMemory
+from pool_manager.core.hosts import HostMemory, HostState
 from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib
 from pool_manager.driver import Driver, EngineLosses, Exits, Processes
@@ -444,10 +444,10 @@ def _login(host: SshHost) -> Login:
         raise BadRequest(f"host {host.name}: {error}") from error
 
 
-def state_of(state: str, transfer: str) -> str:
+def state_of(state: HostState, transfer: str) -> HostState:
     """Return the state to show. A host to which an image is sent is joining, although the transfer
     may take longer than `host_lost_s`, which ends all waits for its replicas."""
-    return "joining" if state == "gone" and transfer else state
+    return HostState.JOINING if state is HostState.GONE and transfer else state
 
 
 def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:

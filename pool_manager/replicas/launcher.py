@@ -326,12 +326,13 @@ class Launcher:
         self._open_control(record, log_file, host, is_new=False)
         if record.bound:
             # The earlier manager may have ended before it set the replica's limits.
-            self._begin(f"limit {id}", id, self._limit(record, host))
+            self._begin(f"limit {id}", id, self._limit(record))
 
-    async def _limit(self, record: ReplicaRecord, host: ReplicaHost) -> None:
-        await host.transport.wait_up()
-        with self._lost_on_error(record.id, "a replica could not be limited", host.name):
-            await host.driver.limit(record)
+    async def _limit(self, record: ReplicaRecord) -> None:
+        with self._lost_on_error(record.id, "a replica could not be limited", record.host):
+            await self._fleet.get(record.host).transport.wait_up()
+            # Asked for by name again: with another login the host has a successor.
+            await self._fleet.get(record.host).driver.limit(record)
 
     def host_is_up(self, host: str) -> None:
         """Measure the replicas of a host on its GPUs, which are known now."""
@@ -442,6 +443,7 @@ class Launcher:
     def _forget(self, id: str) -> None:
         self.output.end(id)
         self._relay.forget(id)
+        self._occupancy.forget(id)
         self._fleet.forget(id)
 
     async def _end(self, id: str) -> None:

@@ -89,11 +89,6 @@ class Upload:
             raise unavailable(error) from error
 
     @property
-    def received(self) -> int:
-        """Bytes received so far."""
-        return self._received
-
-    @property
     def sha256(self) -> str:
         """The announced hash, or the one computed at the end; "" before that."""
         return self._sha256

@@ -100,11 +100,6 @@ class OnnxReader:
                 self.left = max(0, self.left - reader.parsed)
 
 
-def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
-    """Return the locations that an ONNX file names; raises what `OnnxReader.read` raises."""
-    return OnnxReader(fields_max).read(model).locations
-
-
 def check_original(path: str, found: OnnxContents) -> None:
     """Raise ModelRefused if the model at bundle path `path` has a compiled part."""
     if found.compiled is not None:

@@ -10,7 +10,6 @@ from registry.manifest.document import (
     parse_manifest,
     rescaled,
 )
-from registry.manifest.schema import signature_from_rules
 
 __all__ = [
     "HANDLER_FILE",
@@ -21,5 +20,4 @@ __all__ = [
     "overrides",
     "parse_manifest",
     "rescaled",
-    "signature_from_rules",
 ]

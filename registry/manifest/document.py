@@ -52,7 +52,7 @@ from registry.manifest.server import (
     server_table,
 )
 from registry.model.functions import ExchangeLimits, Health, Limits, Scaling
-from registry.model.revisions import Batching, DeviceNeed
+from registry.model.revisions import Batching, DeviceNeed, Engine
 from registry.model.servers import ServerSettings
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
@@ -78,7 +78,7 @@ class Manifest:
     name: str = ""
     model: str = ""
     handler: str = ""
-    engine: Literal["onnx", "python", "server"] = "onnx"
+    engine: Engine = "onnx"
     labels: dict[str, str] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     limits: Limits = field(default_factory=Limits)

@@ -34,7 +34,6 @@ from runtime_image.contract.model import (
     InputRule,
     form_shape,
 )
-from runtime_image.contract.signature import Signature, TensorSpec
 
 RESERVED_ENGINES: Final = ("genai", "container")
 LABELS_MAX: Final = 32
@@ -311,23 +310,6 @@ def check_json_alone(rules: Mapping[str, InputRule]) -> None:
     kinds = {rule.kind for rule in rules.values()}
     if "json" in kinds and len(kinds) > 1:
         raise refused("input", 'only kind = "json" beside an input of that kind', sorted(kinds))
-
-
-def signature_from_rules(rules: Mapping[str, InputRule]) -> Signature:
-    """Return the input signature of a function without a model file; its outputs are unknown.
-
-    Inputs of kind "json" give a json signature. A single input of kind "bytes" without a length
-    gives a bytes signature, which names it as BYTES [1]. All others give tensors. Raises
-    BadManifest.
-    """
-    complete = declared(rules)
-    kinds = {rule.kind for rule in complete.values()}
-    if kinds == {"json"}:
-        return Signature("json", (), ())
-    if kinds == {"bytes"} and not any(rule.dtype for rule in complete.values()):
-        return Signature("bytes", tuple(TensorSpec(n, dtypes.BYTES, (1,)) for n in complete), ())
-    inputs = (TensorSpec(name, rule.dtype, rule.shape) for name, rule in complete.items())
-    return Signature("tensors", tuple(inputs), ())
 
 
 def _check_keys(at: str, table: InputTable) -> None:

@@ -38,6 +38,16 @@ class ColdStart:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about replicas."""
+
+    at_s: float
+    """Unix seconds."""
+    text: str
+    """The decision and its reason in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateInterval:
     """The time that a revision's pool spent in one state."""
 

@@ -1,10 +1,14 @@
-"""Access keys."""
+"""Access keys, and the scopes that requests need."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from registry.key_form import KeyPriority
+
+Need = Literal["invoke", "read", "deploy", "admin"]
+"""Scope that a request needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.signature import Signature
 
+Engine = Literal["onnx", "python", "server"]
 PredictForm = Literal["def", "async def", "generator", "async generator"]
 
 
@@ -83,7 +84,7 @@ class Revision:
     """Digest of its bundle."""
     signature: Signature
     """Inputs and outputs of its calls."""
-    engine: Literal["onnx", "python", "server"] = "onnx"
+    engine: Engine = "onnx"
     """What runs it: ONNX Runtime, a handler in the replica, or an HTTP server."""
     model: str = ""
     """Bundle path of the model, "" for none."""

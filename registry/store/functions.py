@@ -81,19 +81,6 @@ class Functions:
                         files[digest] = (*there, shared.setdefault(file, file))
         return {digest: Bundle(digest, found) for digest, found in files.items()}
 
-    async def put_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle's files; a bundle that is already stored is not changed."""
-        async with self._database.write() as transaction:
-            await put_bundle(transaction, bundle)
-
-    async def add_revision(self, revision: Revision) -> Revision:
-        """Store `revision` under the next number of its function, ignoring its own number.
-
-        Numbers start at 1 and are never reused. Raises Conflict if its bundle is unknown.
-        """
-        async with self._database.write() as transaction:
-            return await add_revision(transaction, revision)
-
     async def add(self, revision: Revision, bundle: Bundle, profile: Profile) -> Revision:
         """Store all three, the revision under its function's next number and without traffic."""
         async with self._database.write() as transaction:
@@ -221,7 +208,8 @@ async def put_bundle(transaction: Transaction, bundle: Bundle) -> None:
 
 
 async def add_revision(transaction: Transaction, revision: Revision) -> Revision:
-    """Store a revision under the next number of its function; return it with that number."""
+    """Store a revision under the next number of its function, from 1 on and never reused; return it
+    with that number. Raises Conflict if its bundle is unknown."""
     key = (revision.namespace, revision.name)
     rows = await transaction.query(
         "INSERT INTO revision_numbers VALUES (?, ?, 1)"

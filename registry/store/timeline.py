@@ -47,11 +47,6 @@ class Seconds(NamedTuple):
     idle_s: float
     busy_s: float
 
-    @property
-    def all_s(self) -> float:
-        """Total device-seconds."""
-        return self.waking_s + self.idle_s + self.busy_s
-
 
 class BucketUse(NamedTuple):
     """Use of one device in the bucket that begins at `at_s`."""

@@ -118,19 +118,6 @@ class FrameStream(asyncio.BufferedProtocol):
         self._on_lost(str(exc) if exc else self._reason)
 
 
-async def open_stream(
-    path: str,
-    on_frame: Callable[[Frame], None],
-    on_lost: Callable[[str], None],
-    name: str,
-    body_max: int = BODY_MAX,
-) -> FrameStream:
-    """Connect to the Unix socket at `path`. Raises OSError without a listener."""
-    stream = FrameStream(on_frame, on_lost, name, body_max)
-    await connect(stream, path)
-    return stream
-
-
 async def connect(stream: FrameStream, path: str, greeting: Greeting | None = None) -> None:
     """Connect to the Unix socket at `path`. Raises OSError without a listener.
 

@@ -226,11 +226,6 @@ class AnswerSlab:
         self._will_trim = False
         self._count = 0
 
-    @property
-    def touched(self) -> int:
-        """Bytes of the slab that are in memory."""
-        return self._parts.touched
-
     def put(self, body: bytes | bytearray | memoryview) -> SlabRange | None:
         """Copy `body` into the slab; return its range, or None if it does not fit."""
         memory = self._memory or self._make()

@@ -198,11 +198,6 @@ class ServerProcesses:
         own = self._reaper.pid if self._reaper is not None else 0
         return [one for one in descendants(os.getpid()) if one.pid != own]
 
-    @property
-    def is_started(self) -> bool:
-        """Whether there is, or was, a server."""
-        return self._pid > 0
-
     def said_exit(self) -> str:
         """Return how the server's first process ended."""
         code = self._code

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.described import described_routes
+from tests.support.fake_driver.opening import PROGRAM
 from tests.support.process_server import server_process
 
 MODEL = b"\x3a\x00"
@@ -26,7 +27,7 @@ CHECKS = (
     "response_schema_conformance",
 )
 FORBIDDEN = re.compile(r"\[(?:500|502|504)\]")
-FAKE = {"FN_DRIVER": "fake", "FN_STANDBYS": "0"}
+ENVIRONMENT = {"FN_STANDBYS": "0"}
 
 
 def main(program: str, cases: int) -> int:
@@ -38,7 +39,9 @@ def main(program: str, cases: int) -> int:
         web = Path(folder) / "web"
         web.mkdir()
         (web / "function.toml").write_text(SERVER)
-        with server_process(Path(folder) / "data", environment=FAKE) as server:
+        with server_process(
+            Path(folder) / "data", environment=ENVIRONMENT, program=PROGRAM
+        ) as server:
             for words in (
                 (str(model), "--name", "f"),
                 (str(web), "--trust"),

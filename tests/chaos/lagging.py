@@ -10,10 +10,12 @@ import asyncio
 import sys
 import time
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
 
 import admin.serve
 from admin.cli.main import main
+from admin.compose import OpenDriver
 from admin.settings import Settings
 
 EVERY_S = 0.002
@@ -42,11 +44,11 @@ def run() -> None:
     file = Path(sys.argv.pop(1))
     serve = admin.serve._serve
 
-    async def sampled(settings: Settings) -> None:
+    async def sampled(settings: Settings, drivers: Mapping[str, OpenDriver]) -> None:
         record: array[float] = array("d")
         sampling = asyncio.ensure_future(_sample(record, file))
         try:
-            await serve(settings)
+            await serve(settings, drivers)
         finally:
             sampling.cancel()
 

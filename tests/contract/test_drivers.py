@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pool_manager.core import events
-from pool_manager.drivers.fake import Script
 from registry.errors import DriverError
 from runtime_image.contract.link import VERSION, Kind, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import pack
+from tests.support.fake_driver.driver import Script
 from tests.support.replicas import binding
 from tests.support.scenes import JSON_RULES, Scenes, a_record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor import machine
-from admin.cli.doctor.machine import Check
+from hosts.checks import Check
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError

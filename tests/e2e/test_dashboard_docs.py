@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import expect
 
-from pool_manager.drivers.fake import FakeDriver
 from tests.support.browser import Scheme, browsing, need_browser, viewing
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.server import ServingServer, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

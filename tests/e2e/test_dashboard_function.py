@@ -117,7 +117,7 @@ async def test_a_replica_that_goes_leaves_its_reason() -> None:
         killed = {**mine, "state": "releasing", "why": "killed by signal 9 (SIGKILL)"}
 
         dashboard.tell([("replicas", {"items": [killed]})])
-        dashboard.tell([("gone", {"replicas": [mine["id"]]})])
+        dashboard.tell([("gone", {"functions": [], "replicas": [mine["id"]]})])
 
         gone = view.page.locator(".replicas .is-gone", has_text="signal 9")
         await gone.wait_for()

@@ -49,7 +49,7 @@ kind = "json"
 class Contained(Settings):
     """A server over containers."""
 
-    driver: Literal["process", "docker", "fake"] = "docker"
+    driver: Literal["process", "docker"] = "docker"
 
 
 @pytest.fixture(scope="module")

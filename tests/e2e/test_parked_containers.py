@@ -65,7 +65,7 @@ memory_mib = {cap}
 class Contained(Settings):
     """A server over containers."""
 
-    driver: Literal["process", "docker", "fake"] = "docker"
+    driver: Literal["process", "docker"] = "docker"
 
 
 @pytest.fixture(scope="module")

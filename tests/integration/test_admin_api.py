@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from pool_manager.drivers.fake import FakeDriver, Script
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.nouns import sha256
 from tests.support.operator import MODEL, UNTIL_S, until
 from tests.support.server import Answer, Gate, ServingServer, serving

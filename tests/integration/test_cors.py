@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.server import Answer, ServingServer, serving
 
 APP, OWN, EVIL = "https://app.example", "https://own.example", "https://evil.example"

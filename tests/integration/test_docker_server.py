@@ -35,7 +35,7 @@ BODY: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
 class OnDocker(Settings):
     """Settings of a server whose replicas are containers."""
 
-    driver: Literal["process", "docker", "fake"] = "docker"
+    driver: Literal["process", "docker"] = "docker"
 
 
 async def keep_calling(server: ServingServer, statuses: list[int]) -> None:

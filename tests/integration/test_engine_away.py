@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.server import serving
 
 BODY: dict[str, Any] = {"inputs": {}}

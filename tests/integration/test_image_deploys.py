@@ -41,7 +41,7 @@ TOKEN = "hf"
 class OnDocker(Settings):
     """Settings of a server whose replicas are containers."""
 
-    driver: Literal["process", "docker", "fake"] = "docker"
+    driver: Literal["process", "docker"] = "docker"
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from tests.support.caller import Caller
-from tests.support.process_server import FNCTL, ServerProcess, server_process
+from tests.support.fake_driver.opening import PROGRAM
+from tests.support.process_server import ServerProcess, server_process
 
 MODEL = {"m.onnx": b"\x3a\x00"}
 BODY = {"inputs": {}}
@@ -23,7 +24,7 @@ PLAIN = ("setpriv", f"--bounding-set={OVERRIDES}", f"--inh-caps={OVERRIDES}")
 def refused(data: Path, *options: str, before: tuple[str, ...] = ()) -> str:
     """Return the error of a server that does not start."""
     ended = subprocess.run(
-        [*before, FNCTL, "serve", "--driver", "fake", "--port", "0", "--data", str(data), *options],
+        [*before, *PROGRAM, "serve", "--port", "0", "--data", str(data), *options],
         capture_output=True,
         text=True,
         timeout=60,
@@ -48,8 +49,8 @@ async def test_a_lost_database(tmp_path: Path, workers: int) -> None:
     Calls without a key are refused throughout, until the owner allows them, and every file is kept.
     """
     data, copy = tmp_path / "data", tmp_path / "copy.db"
-    options = ("--driver", "fake", "--workers", str(workers))
-    with server_process(data, *options) as server:
+    options = ("--workers", str(workers))
+    with server_process(data, *options, program=PROGRAM) as server:
         async with aiohttp.ClientSession() as session:
             await Caller(server.url, server.token, session).deploy(MODEL, name="f")
         secret = server.fnctl("key", "add", "--scope", "invoke").stdout.strip()
@@ -61,17 +62,17 @@ async def test_a_lost_database(tmp_path: Path, workers: int) -> None:
     assert "it is missing, though this folder has been in use" in text
     assert f"fnctl restore FILE --data {data}" in text
     assert server.fnctl("restore", str(copy)).returncode == 0
-    with server_process(data, *options) as server:
+    with server_process(data, *options, program=PROGRAM) as server:
         assert [await call(server), await call(server, secret)] == [401, 200]
 
     shutil.copy(copy, data / "fngate.db")
     assert "it lacks what was written last" in refused(data)
-    with server_process(data, *options, "--start-empty") as server:
+    with server_process(data, *options, "--start-empty", program=PROGRAM) as server:
         assert [await call(server), await call(server, secret)] == [401, 401]
         assert server.fnctl_json("key", "ls")["items"] == []
         assert server.fnctl("access", "open").returncode == 0
         assert await call(server) == 404
-    with server_process(data, *options, "--start-empty") as server:
+    with server_process(data, *options, "--start-empty", program=PROGRAM) as server:
         assert server.fnctl_json("key", "ls")["items"] == []
     (aside,) = [path for path in (data / "set-aside").iterdir() if (path / "blobs").exists()]
     names = {path.name for path in (tmp_path / "blobs").glob("??/*")}
@@ -83,7 +84,7 @@ async def test_a_lost_database(tmp_path: Path, workers: int) -> None:
 def test_a_folder_that_may_not_be_read_is_not_a_new_one(tmp_path: Path) -> None:
     """An unreadable and an unwritable data folder are reported as such, not taken for a new one."""
     data = tmp_path / "data"
-    with server_process(data, "--driver", "fake"):
+    with server_process(data, program=PROGRAM):
         pass
     before = (data / "fngate.db").read_bytes()
     plain = PLAIN if os.getuid() == 0 else ()
@@ -106,7 +107,7 @@ def test_files_of_the_store_are_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     before = os.umask(0)
     try:
-        with server_process(data, "--driver", "fake") as server:
+        with server_process(data, program=PROGRAM) as server:
             server.fnctl("key", "add", "--scope", "invoke")
             assert server.fnctl("backup", str(data / "own.db")).returncode == 0
             (data / "fngate.db").chmod(0o644)

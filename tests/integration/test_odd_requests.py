@@ -14,16 +14,15 @@ from typing import get_args
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.admission.callers import Need
 from gateway.openapi.routes import Route
-from pool_manager.drivers.fake import Script
+from registry.model.keys import Need
 from tests.support.described import check_answer, described_routes
+from tests.support.fake_driver.driver import Script
 from tests.support.odd_requests import (
     KINDS,
     MANIFESTS,
     NAMES,
     SIGNATURE,
-    Fakes,
     deploy_all,
     driver_of_all,
     odd_bodies,
@@ -79,7 +78,7 @@ class Sweep:
 async def sweeping(folder: Path, script: Script) -> AsyncIterator[Sweep]:
     """Open a server whose replicas follow a script."""
     driver = driver_of_all(script)
-    async with serving(folder, driver, kind=Fakes, standbys=0, cpu_slots=8) as server:
+    async with serving(folder, driver, standbys=0, cpu_slots=8) as server:
         yield Sweep(server)
 
 

@@ -20,6 +20,7 @@ import pytest
 from pool_manager.core.health.liveness import Cause
 from tests.support import chat_server, models, promql
 from tests.support.doses import amount
+from tests.support.fake_driver.opening import PROGRAM
 from tests.support.families import families
 from tests.support.freezing import frozen
 from tests.support.own_engine import await_condition
@@ -356,7 +357,7 @@ def is_firing(prometheus: Prometheus, alert: str) -> bool:
 def test_the_page_and_the_rules_are_as_prometheus_wants_them(tmp_path: Path) -> None:
     """promtool accepts the names of the metrics and every rule."""
     promtool = program("promtool")
-    with server_process(tmp_path / "data", "--driver", "fake") as server:
+    with server_process(tmp_path / "data", program=PROGRAM) as server:
         page = ask(server, "/metrics")
     for command, given in ((["metrics"], page), (["rules", str(promql.RULES)], None)):
         done = subprocess.run(

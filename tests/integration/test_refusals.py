@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.fake_service import Script
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.service import Script
 from tests.support.nouns import SIGNATURE
 from tests.support.server import Answer, ServingServer, serving
 

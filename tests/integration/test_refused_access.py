@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.server import Answer, ServingServer, serving
 
 JSON: dict[str, Any] = {"inputs": {}}

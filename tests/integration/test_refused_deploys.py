@@ -10,9 +10,9 @@ from typing import Any
 import onnx
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
 from tests.support import models
 from tests.support.caller import Caller
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.server import Answer, ServingServer, serving
 
 ROW: dict[str, Any] = {"inputs": {"x": [[1, 2, 3, 4]]}}
@@ -276,8 +276,7 @@ async def test_a_handler_needs_more_than_the_scope_deploy(fake: ServingServer) -
 
     assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")
     assert (
-        "driver process: this needs the scope admin, the key has deploy"
-        in (answer.problem["detail"])
+        "driver fake: this needs the scope admin, the key has deploy" in (answer.problem["detail"])
     )
     assert other.status == 422
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.fake_service import Script
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.service import Script
 from tests.support.server import ServingServer, serving
 
 HANDLER = b"""

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from admin.settings import Settings
-from pool_manager.drivers.fake import FakeDriver
 from registry.errors import Conflict
 from registry.settings import StoreSettings
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.process_server import FNCTL
 from tests.support.server import (
     Caller,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.fake_service import Script
 from registry.model.history import ColdStart
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.service import Script
 from tests.support.server import Answer, Gate, ServingServer, serving
 
 BODY: dict[str, Any] = {"inputs": {}}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.operator import MODEL, until
 from tests.support.server import Answer, Gate, ServingServer, serving
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from admin.settings import Settings
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.fake_service import Script
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.service import Script
 from tests.support.server import Gate, serving
 
 BODY: dict[str, Any] = {"inputs": {}}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from registry.bundles.blobs import BlobStore
-from registry.bundles.onnx_files import check_external, external_locations, external_paths
+from registry.bundles.onnx_files import OnnxReader, check_external, external_paths
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog
 from registry.errors import BadBundle, UnknownFunction
@@ -31,7 +31,7 @@ from registry.store.database import Database
 from registry.store.functions import Functions
 from registry.store.keys import KeyRing, Keys
 from registry.store.operations import Operations
-from tests.support import models
+from tests.support import models, stored
 from tests.support.nouns import SIGNATURE, profile, sha256
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
     """A deploy of real files is served by the next server from the same bytes."""
     settings = StoreSettings(tmp_path / "data")
     model = models.external(tmp_path, 1)
-    side = external_paths(model.name, external_locations(model))
+    side = external_paths(model.name, OnnxReader().read(model).locations)
     async with server(settings) as store:
         whole = await upload(store, tmp_path, [model.name, *side])
         await deploy(store, whole, model.name)
@@ -130,7 +130,9 @@ async def test_a_deploy_survives_a_restart(tmp_path: Path) -> None:
     assert (spec.revision, spec.model, spec.batch_max) == ("digits@1", "external.onnx", 32)
     assert found.function.scaling.max == 3
     placed = tmp_path / "replica" / spec.model
-    check_external(spec.model, external_locations(placed), [file.path for file in whole.files])
+    check_external(
+        spec.model, OnnxReader().read(placed).locations, [file.path for file in whole.files]
+    )
 
 
 async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
         with pytest.raises(BadBundle, match=r"external\.bin"):
             check_external(
                 model.name,
-                external_locations(tmp_path / "trial" / model.name),
+                OnnxReader().read(tmp_path / "trial" / model.name).locations,
                 [file.path for file in whole.files],
             )
 
@@ -200,7 +202,7 @@ def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
             functions = Functions(database)
             loaded = Catalog(await functions.load_all())
             found = loaded.resolve("digits")
-            added = await functions.add_revision(found.revision)
+            added = await stored.add_revision(functions, found.revision)
             return [one.revision.ref for one in loaded.revisions("digits")], added.number
         finally:
             await database.close()

@@ -137,6 +137,7 @@ def test_several_gateway_processes_are_one_picture(tmp_path: Path) -> None:
 
         assert [(each["name"], each["state"]) for each in found["functions"]] == [("scale", "warm")]
         assert found["server"]["workers"] == 2
+        assert found["ignored"] == {}
 
 
 def test_a_server_is_watched_over_ssh(tmp_path: Path) -> None:

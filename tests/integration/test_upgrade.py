@@ -39,6 +39,8 @@ async def test_a_folder_of_an_earlier_release(tmp_path: Path, release: str) -> N
         answer = await server.admin("POST", "/functions/add-one/rollback", {})
         assert (await server.ended(answer.json())).json()["result"]["revision"] == "add-one@1"
         assert (await server.function("add-one"))["name"] == "add-one"
+        stored = (await server.admin("GET", "/operations")).json()["items"]
+        assert [one["result"]["created"] for one in stored if one["kind"] == "deploy"] == [True] * 4
         blobs = [path for path in data.glob("blobs/??/*") if path.is_file()]
     after = inspect_database(data / "fngate.db", is_checked=True)
 

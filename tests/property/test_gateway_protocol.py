@@ -4,6 +4,7 @@ hundred thousand."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -14,9 +15,12 @@ from tests.support.gateway_protocol import SPARE_MIB, _drop, damaged, play, sequ
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
+def _quiet() -> Iterator[None]:
     """Each refused message is logged with its traceback: thousands here."""
+    before = structlog.get_config()["processors"]
     structlog.configure(processors=[_drop])
+    yield
+    structlog.configure(processors=before)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.bundles.blobs import BlobStore
-from registry.bundles.onnx_files import external_locations
+from registry.bundles.onnx_files import OnnxReader
 from registry.bundles.paths import check_path, digest, make_bundle
 from registry.catalog import Catalog, Change
 from registry.errors import BadBundle, BadManifest, BadRequest, UnknownFunction
@@ -23,6 +23,7 @@ from registry.model.bundles import BundleFile
 from registry.names import is_name, name_from_file
 from registry.store.database import Database
 from registry.store.functions import Functions
+from tests.support import stored
 from tests.support.nouns import bundle, bundle_file, deployed, function, revision, sha256
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ async def take_step(functions: Functions, verb: str, name: str) -> int | None:
     elif verb == "trim":
         await functions.trim_revisions(name, 1)
     elif verb == "add":
-        number = (await functions.add_revision(revision(name, 0))).number
+        number = (await stored.add_revision(functions, revision(name, 0))).number
     else:
         _, now = await functions.deploy(function(name, 0), revision(name, 0), bundle(), None)
         number = now.number
@@ -139,7 +140,7 @@ def test_revision_numbers_are_never_reused(steps: list[tuple[str, str]]) -> None
             database = await Database.open(folder / "db")
             functions = Functions(database)
             try:
-                await functions.put_bundle(bundle())
+                await stored.put_bundle(functions, bundle())
                 number = await take_step(functions, verb, name)
             finally:
                 await database.close()
@@ -215,7 +216,7 @@ def test_any_bytes_are_a_model_or_not(data: bytes) -> None:
         file.write(data)
         file.flush()
         with contextlib.suppress(ValueError):
-            assert all(isinstance(one, str) for one in external_locations(Path(file.name)))
+            assert all(isinstance(one, str) for one in OnnxReader().read(Path(file.name)).locations)
 
 
 @given(st.lists(st.tuples(st.booleans(), NAMES, st.integers(1, 3), st.integers(1, 3)), max_size=15))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, get_args
 
-from admin.metrics import LABELS as DEVICE_LABELS
+from admin.metrics import DEVICE as DEVICE_LABELS
 from pool_manager.core.state import State
 from pool_manager.reports import DeviceState
 from tests.reference.markdown import code, items, page, table, wrapped

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from gateway.problems import STATUS
+from gateway.problem_document import ProblemMembers
+from gateway.statuses import STATUS
 from registry.errors import FnError
 from tests.reference.markdown import code, items, page, table, words, wrapped
-from tests.surface.source import problem_keys
 
 TITLE = "Problem codes"
 INTRO = """
@@ -44,6 +44,10 @@ EXTRA = {
     "hint": (("host_refused",), "Remedy."),
     "host_key": (("host_refused",), "Public key that a host without a known key has shown."),
     "input": (("bad_input",), "Input that is wrong."),
+    "kept_by": (
+        ("wait_budget_over",),
+        "Functions whose `min` keeps the devices. Only with a key of the scope `admin`.",
+    ),
     "key": (("bad_manifest",), "Dotted key of `function.toml`."),
     "known": (("bad_manifest",), "Keys that the table knows."),
     "log_tail": (
@@ -57,17 +61,23 @@ EXTRA = {
     "next": (("engine_down",), "Command of `fnctl` that may help."),
     "param": (("bad_request",), "Member of the request that is wrong, at `/v1`."),
     "node": (("model_refused",), "Node of the model that has a compiled part."),
+    "parity": (
+        ("build_failed",),
+        "Agreement of each output of the compiled model with that of the ordinary one.",
+    ),
     "path": (("bad_bundle", "model_refused"), "File of the bundle."),
     "revisions": (("unknown_revision",), "Numbers of the revisions that exist."),
     "rule": (("bad_bundle",), "Rule that the file breaks."),
     "stage": (("model_refused", "trial_killed"), "Stage of the deploy that failed."),
 }
 """Keys that some codes add."""
+OF_FNCTL = ("next",)
+"""Keys of errors of `fnctl` itself, which no server sends."""
 
 
 def document() -> str:
     """The page. Raises ValueError where EXTRA does not fit the code."""
-    named = {one.partition(".")[2] for one in problem_keys()} | {"input"}
+    named = {*ProblemMembers.__struct_fields__, *OF_FNCTL} - KEYS.keys()
     if named != EXTRA.keys():
         raise ValueError(f"EXTRA does not fit the code: {named ^ EXTRA.keys()}")
     kinds = sorted(STATUS, key=lambda kind: (STATUS[kind], kind.code))

@@ -7,11 +7,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.support.admin_documents import answer_of, filled
+
+MISTAKES = 400
 READ_S = 5.0
 BLOBS = "/admin/v1/blobs/"
 
@@ -86,8 +89,19 @@ class AdminApi:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def on(self, method: str, path: str, *answers: Canned) -> None:
-        """Answer `method path` with these in turn; the last one repeats."""
-        self._answers[method, path] = deque(answers)
+        """Answer `method path` with these in turn; the last one repeats. Members that a document of
+        the admin API lacks are added, with neutral values."""
+        kind = answer_of(method, path)
+        self._answers[method, path] = deque(
+            replace(one, body=filled(kind, one.body))
+            if kind is not None and one.status < MISTAKES and isinstance(one.body, dict)
+            else one
+            for one in answers
+        )
+
+    def body(self, method: str, path: str) -> Any:
+        """Return the body of the latest answer to `method path`."""
+        return self._answers[method, path][-1].body
 
     def sent(self, method: str, path: str = "") -> list[Request]:
         """Return the received requests with that method and, if given, that path."""

@@ -18,7 +18,6 @@ from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver, Processes
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.fleet import Fleet
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.host import HostFacts, HostView
@@ -33,6 +32,7 @@ from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
 from registry.model.hosts import Host
 from runtime_image.contract.control import ReplicaRecord
+from tests.support.fake_driver.driver import BEHAVES, FakeDriver, Script
 from tests.support.replicas import ModelFolder
 
 NODES = ("node1", "node2", "node3")
@@ -214,19 +214,19 @@ class Cluster:
     ) -> None:
         self.name = host.name
         self._settings, self._bundles, self._services = settings, bundles, services
-        self._labels: Mapping[str, str] = {}
+        self._host = host
         self._epochs: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         self.opened, self.closed = asyncio.Event(), asyncio.Event()
         self.is_removed = False
 
     def define(self, host: Host) -> None:
-        self._labels = host.labels
+        self._host = host
         for name in NODES:
             if name in self._services.seen:
                 self.nodes.setdefault(name, Node(name, self._settings, self._bundles, is_up=False))
         for node in self.nodes.values():
-            self._services.announce(node, self._labels, host.is_draining)
+            self._services.announce(node, host.labels, host.is_draining)
 
     def open(self) -> None:
         self.opened.set()
@@ -237,7 +237,7 @@ class Cluster:
         if node is None:
             node = self.nodes[name] = Node(name, self._settings, self._bundles)
         node.transport.set_up(is_up=True)
-        self._services.announce(node, self._labels, False)
+        self._services.announce(node, self._host.labels, self._host.is_draining)
         epoch = self._epochs[name] = self._epochs.get(name, 0) + 1
         running = frozenset(filter(node.replicas.runs, self._services.records(name)))
         self._services.emit(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import typing
+from collections.abc import Mapping
 from typing import Any
-from unittest.mock import MagicMock
 
 import msgspec
 
-from admin.api.table import Handlers, table
-from gateway.openapi.answers import Problem
-from gateway.openapi.call_routes import call_routes
-from gateway.openapi.model_routes import model_routes
+from admin.documents.openapi import every_route
 from gateway.openapi.oip_bodies import OipErrorAnswer
-from gateway.openapi.oip_routes import oip_routes
-from gateway.openapi.routes import Content, Route, errors_of
+from gateway.openapi.routes import EVENTS, Content, Route, errors_of
+from gateway.problem_document import Problem
 
 
 def described_routes() -> dict[str, Route]:
     """Every described route by "METHOD /path/{name}"."""
-    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
-    admin = (row.described() for row in table(handlers))
-    every = (*call_routes(), *model_routes(), *oip_routes(), *admin)
-    return {f"{one.method} {one.path}": one for one in every}
+    return {f"{one.method} {one.path}": one for one in every_route()}
 
 
 def check_answer(route: Route, status: int, media: str, body: bytes) -> None:
@@ -34,7 +30,11 @@ def check_answer(route: Route, status: int, media: str, body: bytes) -> None:
         return
     found = [one for one in answer.contents if one.media in (media, "*/*")]
     assert found or not body, f"{about}: the document has no such body"
-    if found and found[0].type is not None:
+    if found and found[0].type is not None and media == EVENTS:
+        kinds = typing.get_type_hints(found[0].type)
+        for name, data in re.findall(r"^event: (.*)\ndata: (.*)$", body.decode(), re.MULTILINE):
+            check_event(kinds, name, data)
+    elif found and found[0].type is not None:
         _check_json(found[0], body, about)
 
 
@@ -42,6 +42,11 @@ def _check_json(content: Content, body: bytes, about: str) -> None:
     kinds = content.type if isinstance(content.type, tuple) else (content.type,)
     said = [_difference(body, kind) for kind in kinds]
     assert None in said, f"{about}: {'; '.join(filter(None, said))}"
+
+
+def check_event(kinds: Mapping[str, Any], name: str, data: str) -> None:
+    """Raise AssertionError unless an event's data is of its type, to the last member."""
+    assert (said := _difference(data.encode(), kinds[name])) is None, f"event {name}: {said}"
 
 
 def _difference(body: bytes, kind: Any) -> str | None:

@@ -9,6 +9,15 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
+
+from admin.cli.live.events import StreamItem, read_event
+from admin.cli.live.state import LiveState
+from admin.client.sse import Event as SentEvent
+from admin.documents.functions import FunctionRow, Slept, Warmed, Why
+from admin.documents.server import DeviceRow, ReplicaRow
+from tests.support.admin_documents import filled, made
+
 READ_S = 5.0
 EVENTS = "/admin/v1/events"
 
@@ -17,67 +26,51 @@ Event = tuple[str, dict[str, Any]]
 
 def line(name: str, **fields: Any) -> dict[str, Any]:
     """Return a function's line as the server sends it."""
-    return {
-        "name": name,
-        "revision": f"{name}@1",
-        "state": "cold",
-        "reason": "no calls",
-        "ready": 0,
-        "wanted": 0,
-        "held": 0,
-        "in_flight": 0,
-        "min": 0,
-        "max": 4,
-        "idle_s": 300.0,
-        "labels": {},
-        "since_s": 1.0,
-        "cold_start_ms": None,
-        "ready_in_ms": None,
-        "created_s": 1.0,
-        "rate": 0.0,
-        "p50_ms": None,
-        "p95_ms": None,
-        "first_byte_p50_ms": None,
-        "first_byte_p95_ms": None,
-        "sleeps_at_s": None,
-        "phase": None,
-        "devices": [],
-        **fields,
-    }
+    found: dict[str, Any] = msgspec.to_builtins(function_row(name, **fields))
+    return found
+
+
+def function_row(name: str, **fields: Any) -> FunctionRow:
+    """Return the row of a function that sleeps."""
+    own = {"revision": f"{name}@1", "state": "cold", "reason": "no calls", "max": 4, "rate": 0.0}
+    return made(FunctionRow, name=name, **{**own, **fields})
 
 
 def device(id: str, **fields: Any) -> dict[str, Any]:
     """Return a device as the server sends it."""
-    return {
-        "id": id,
-        "kind": "cpu",
-        "memory_mib": 4096,
-        "charged_mib": 0,
-        "used_mib": None,
-        "total_mib": None,
-        "state": "free",
-        "reason": "",
-        "replicas": [],
-        "busy": 0.0,
-        **fields,
-    }
+    found: dict[str, Any] = msgspec.to_builtins(device_row(id, **fields))
+    return found
 
 
-def replica(id: str, name: str, on: str, **fields: Any) -> dict[str, Any]:
+def device_row(id: str, **fields: Any) -> DeviceRow:
+    """Return the row of a free CPU slot."""
+    own = {"host": "local", "kind": "cpu", "memory_mib": 4096, "state": "free", "busy": 0.0}
+    return made(DeviceRow, id=id, **{**own, **fields})
+
+
+def replica(id: str, name: str, *on: str, **fields: Any) -> dict[str, Any]:
     """Return a replica as the server sends it."""
-    return {
-        "id": id,
-        "pool": f"default/{name}@1",
-        "function": name,
-        "revision": f"{name}@1",
-        "device": on,
-        "devices": [on],
-        "role": "serve",
-        "state": "ready",
-        "since_s": 1.0,
-        "why": "",
-        **fields,
-    }
+    found: dict[str, Any] = msgspec.to_builtins(replica_row(id, name, *on, **fields))
+    return found
+
+
+def replica_row(id: str, name: str, *on: str, **fields: Any) -> ReplicaRow:
+    """Return the row of a replica that is ready on these devices."""
+    own = {"function": name, "revision": f"{name}@1" if name else "", "state": "ready"}
+    where = {"device": on[0] if on else "", "devices": list(on), "host": "local"}
+    return made(ReplicaRow, id=id, **{**own, **where, **fields})
+
+
+def read(*events: Event) -> list[StreamItem]:
+    """Return what a client reads from these events."""
+    several = (SentEvent("", kind, json.dumps(data)) for kind, data in events)
+    return [item for one in several for item in read_event(one)]
+
+
+def apply(live: LiveState, now: float, *events: Event) -> None:
+    """Apply these events to the state."""
+    for item in read(*events):
+        live.apply(item, now)
 
 
 def snapshot(functions: Iterable[dict[str, Any]], *more: Event) -> list[Event]:
@@ -94,7 +87,7 @@ def snapshot(functions: Iterable[dict[str, Any]], *more: Event) -> list[Event]:
 
 def beat(at_s: float = 1000.0, **fields: Any) -> Event:
     """Return the server's per-second figures."""
-    readyz = {"status": "ready", "reasons": []}
+    readyz = {"status": "ok", "reasons": []}
     return "beat", {
         "at_s": at_s,
         "held": 0,
@@ -189,12 +182,13 @@ class EventServer:
     def _act(self, handler: BaseHTTPRequestHandler) -> None:
         *_, name, verb = handler.path.partition("?")[0].split("/")
         decisions = [{"at_s": 1.0, "text": "because"}]
-        answers = {
+        answers: dict[str, dict[str, Any]] = {
             "why": {"state": "warm", "reason": "kept", "decisions": decisions},
             "warm": {"name": name, "revision": f"{name}@1", "took_ms": 12.0},
-            "sleep": {"name": name, "asked": 1, "stay": 0, "min": 0},
+            "sleep": {"name": name, "asked": 1},
         }
-        _say(handler, answers[verb], 200)
+        kind = {"why": Why, "warm": Warmed, "sleep": Slept}[verb]
+        _say(handler, filled(kind, answers[verb]), 200)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

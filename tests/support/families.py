@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from functools import cache
-from types import SimpleNamespace
 from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
 from admin.metrics import (
-    BuildFamilies,
-    DeviceFamilies,
-    GoldenFamilies,
-    HeldFamilies,
-    HostFamilies,
-    ReplicaFamilies,
-    RunFamilies,
-    ServerFamilies,
+    BuildsSeen,
+    DevicesSeen,
+    HostsSeen,
+    ReplicasSeen,
+    ServerSeen,
+    Source,
+    server_families,
+    show_builds,
+    show_devices,
+    show_golden,
+    show_held,
+    show_hosts,
+    show_replicas,
+    show_runs,
 )
+from admin.workers.messages import LedgerNow, ReadLedger
+from admin.workers.metrics import MergedMetrics
+from admin.workers.shared_counters import CounterReader
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from pool_manager.core.health.liveness import Cause
@@ -29,7 +38,6 @@ from pool_manager.metrics import WAKES, Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
-from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
 from runtime_image.contract.samples import SampleVerdict
@@ -45,66 +53,52 @@ class Family(NamedTuple):
     samples: frozenset[str]
 
 
-class _Counters:
-    """Counters of a pool manager."""
-
-    waiting_starts = 0
-
-    def counts(self) -> Counts:
-        replaced = Counter({("default/f", str(one)): 0 for one in Cause})
-        wakes = Counter({("default/f", str(one)): 0 for one in WAKES})
-        return Counts(replaced=replaced, wakes=wakes)
-
-    def supplied(self) -> list[Supplied]:
-        return [Supplied("default/f@1", 1, {"ready": 1})]
-
-
-class _Builds:
-    """Builds of which none has ended."""
-
-    is_running = True
-
-    def __init__(self) -> None:
-        self.outcomes: Counter[BuildEnd] = Counter()
-
-    def waiting(self) -> int:
-        return 1
-
-
 EMPTY = Balance()
 
 
-def page(balance: Balance = EMPTY) -> Metrics:
-    """Return a page with every source and all counters at zero."""
-    metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
+def page(balance: Balance = EMPTY) -> tuple[MergedMetrics, Metrics]:
+    """Return a page with every source and all counters at zero, and the metrics of its gateway."""
+
+    async def answers(_question: ReadLedger) -> dict[str, LedgerNow]:
+        return {"7": LedgerNow(balance, [])}
+
+    is_deployed = lambda *_: True  # noqa: E731
+    shown = MergedMetrics(answers, lambda: {"default/f@1": "warm"}, lambda: 1, is_deployed, float)
+    asyncio.run(shown.refresh())
+    counters = CounterReader(is_shared=False)
+    shown.add("7", counters)
     reading = Reading("GPU-a", "0", telemetry=Telemetry(power_w=1.0))
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5, reading, xids={79: 1})
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
-    metrics.add_source(ReplicaFamilies(_Counters()))
-    metrics.add_source(RunFamilies(lambda: {"default/f@1": 1}))
-    metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
+    replaced = Counter({("default/f", str(one)): 0 for one in Cause})
+    wakes = Counter({("default/f", str(one)): 0 for one in WAKES})
+    counts = Counts(replaced=replaced, wakes=wakes)
+    replicas = ReplicasSeen(counts, [Supplied("default/f@1", 1, {"ready": 1})], 1)
     held = [HeldTotal("default", "f", "cuda", 1.0, 1.0)]
-    metrics.add_source(HeldFamilies(lambda: held))
     checks = [SampleCount("default", "f", SampleVerdict.RIGHT, 1)]
-    metrics.add_source(GoldenFamilies(lambda: checks))
-    metrics.add_source(BuildFamilies(_Builds()))
-    shown = {"rtt_ms": 0.5, "disk_free_mib": 1.0, "cached_mib": 1.0, "transferred_bytes": 1}
-    hosts = [HostView("gpu2", **shown)]
-    metrics.add_source(HostFamilies(lambda: hosts, lambda: {"gpu2": 1.0}))
-    metrics.add_source(
-        ServerFamilies(
-            "process", lambda: HistoryStatistics(0, 0, 0, 0), SimpleNamespace(running=1, deaths=0)
-        )
-    )
-    return metrics
+    known = {"rtt_ms": 0.5, "disk_free_mib": 1.0, "cached_mib": 1.0, "transferred_bytes": 1}
+    hosts = HostsSeen([HostView("gpu2", **known)], {"gpu2": 1.0})
+    server = ServerSeen(HistoryStatistics(0, 0, 0, 0), running=1, deaths=0)
+    for source in (
+        Source(lambda: replicas, show_replicas),
+        Source(lambda: {"default/f@1": 1}, show_runs),
+        Source(lambda: DevicesSeen([gpu], {}), show_devices),
+        Source(lambda: held, show_held),
+        Source(lambda: checks, show_golden),
+        Source(lambda: BuildsSeen({}, running=1, waiting=1), show_builds),
+        Source(lambda: hosts, show_hosts),
+        Source(lambda: server, server_families("process")),
+    ):
+        shown.add_source(source)
+    return shown, Metrics(is_deployed, counters.writer())
 
 
 @cache
 def families() -> tuple[Family, ...]:
     """Return every family."""
-    metrics = page()
-    metrics.snapshot()
-    return tuple(_family(one) for one in metrics.collect())
+    shown, _ = page()
+    shown.snapshot()
+    return tuple(_family(one) for one in shown.collect())
 
 
 def _family(metric: Metric) -> Family:

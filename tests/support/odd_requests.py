@@ -6,19 +6,18 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from admin.settings import Settings
 from gateway.openapi.routes import Route
-from pool_manager.drivers.fake import FakeDriver, Script
 from registry.catalog import Deployed
 from registry.model.history import Arrivals
 from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.images import FakeImages, image
 from tests.support.nouns import optimised
 from tests.support.operator import MODEL
@@ -62,12 +61,6 @@ BODIES: Final = (
     *(b"", b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000, b'{"\\ud800":"\\ud800"}'),
     *map(str.encode, VALUES),
 )
-
-
-class Fakes(Settings):
-    """Settings of a server that runs commands and images alike."""
-
-    driver: Literal["process", "docker", "fake"] = "fake"
 
 
 def driver_of_all(script: Script) -> FakeDriver:

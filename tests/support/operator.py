@@ -15,7 +15,7 @@ from typing import Any
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.deploy.image_rules import ImageRules
-from admin.deploy.plan import WireDeploy, WireFile
+from admin.documents.requests import BundleEntry, DeployRequest
 from admin.history import Prior, ServerHistory
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
@@ -23,7 +23,6 @@ from admin.store import Store, open_store
 from gateway.admission.access import Caller
 from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles, Gpus
 from registry.bundles.blobs import BlobStore
@@ -31,6 +30,7 @@ from registry.exchange import Demand, encode
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.operations import Operation
 from registry.settings import StoreSettings
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.nouns import sha256
 
 MODEL = b"\x3a\x00"
@@ -51,7 +51,9 @@ class Operator:
     pool_sync: PoolSync
     models: CompiledModels
 
-    async def request(self, files: Mapping[str, bytes] | None = None, **fields: Any) -> WireDeploy:
+    async def request(
+        self, files: Mapping[str, bytes] | None = None, **fields: Any
+    ) -> DeployRequest:
         """Upload `files`, by default one small model; return a deploy request for them."""
         contents = {"m.onnx": MODEL} if files is None else files
         listed = []
@@ -59,8 +61,8 @@ class Operator:
             digest = sha256(content)
             async with self.store.blobs.receive(digest, len(content)) as upload:
                 await upload.write(content)
-            listed.append(WireFile(path, len(content), digest))
-        return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
+            listed.append(BundleEntry(path, len(content), digest))
+        return DeployRequest(files=listed, **{"model": next(iter(contents), None), **fields})
 
     async def start(
         self, name: str, scopes: tuple[str, ...] = ("admin",), party: str = "", **fields: Any
@@ -153,7 +155,6 @@ async def operating(
             pause=pause,
             settled=settled,
             models=models,
-            driver="fake",
             rules=rules or ImageRules(),
         )
         stack.push_async_callback(deploys.close)

@@ -24,7 +24,6 @@ from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from pool_manager.core.state import PoolSpec, Replica
 from pool_manager.devices import cpu_slots
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.host import HostView
 from pool_manager.hosts.kinds import EngineFactory
@@ -38,6 +37,7 @@ from registry.model.history import ColdStart, StateInterval
 from registry.model.hosts import Host, SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.model import ModelSpec
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.peers import Client, KnownPast
 from tests.support.replicas import KEY, ROW, ModelFolder
 

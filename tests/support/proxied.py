@@ -43,7 +43,7 @@ from runtime_image.link.frames import Frame
 from tests.support import nouns
 from tests.support.fronts.sites import Pools
 from tests.support.interfaces import as_python
-from tests.support.own_page import OwnPage
+from tests.support.own_page import own_page
 from tests.support.peers import KnownPast, published
 from tests.support.sidecars import Sidecar
 
@@ -340,7 +340,7 @@ async def gate(
     gateway = Gateway(invoker)
     app = web.Application()
     gateway.add_routes(app)
-    StatePages(gateway.boundary, OwnPage(invoker.metrics), list, lambda: True).add_routes(app)
+    StatePages(gateway.boundary, own_page(invoker.metrics), list, lambda: True).add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()

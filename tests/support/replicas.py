@@ -34,7 +34,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, pack
 from runtime_image.link.meta import RequestMeta, pack_request
-from runtime_image.link.stream import FrameStream, open_stream
+from runtime_image.link.stream import FrameStream, connect
 
 E = TypeVar("E", bound=events.Event)
 
@@ -268,9 +268,9 @@ class GatewayLink:
 
     async def open(self, path: Path) -> None:
         """Connect and wait for the replica's HELLO."""
-        self._stream = await open_stream(
-            str(path), self.frames.put_nowait, self.lost.set_result, "test gateway"
-        )
+        receivers = (self.frames.put_nowait, self.lost.set_result)
+        self._stream = FrameStream(*receivers, "test gateway")
+        await connect(self._stream, str(path))
         self.send(pack(Kind.HELLO, aux=VERSION))
         self.hello: dict[str, Any] = json.loads((await self.next(Kind.HELLO)).body)
 

@@ -10,13 +10,13 @@ from pool_manager.driver import Driver
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
 from pool_manager.drivers.docker.spec import Owner
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import InputRule, ModelSpec
 from tests.support import models
+from tests.support.fake_driver.driver import BEHAVES, FakeDriver, Script
 from tests.support.replicas import Stage, binding
 
 ENDLESS = 100_000_000
@@ -99,6 +99,7 @@ class Scenes:
             return FakeDriver(script)
         if self.kind == "process":
             return ProcessDriver(settings.run_dir)
+        assert self.kind == "docker", f"no stage for drivers of the kind {self.kind}"
         return await DockerDriver.open(docker_settings(self._engine, settings, **self._times))
 
     async def stage(self, script: Script = BEHAVES) -> Stage:

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import ClientSession, ClientTimeout
 
-from admin.compose import Server, running
+from admin.compose import DRIVERS, Server, running
 from admin.settings import Settings
 from admin.store import admin_token
 from admin.workers.local import LocalGateway
@@ -19,8 +19,9 @@ from admin.workers.stream import Stream, memory_pair
 from gateway.http.app import Gateway
 from pool_manager.core.state import Replica
 from pool_manager.driver import Driver
-from pool_manager.drivers.fake import Script
 from tests.support.caller import UNTIL_S, Answer, Caller
+from tests.support.fake_driver.driver import Script
+from tests.support.fake_driver.opening import drivers_of
 from tests.support.process_server import ServerProcess, server_process
 
 __all__ = [
@@ -135,7 +136,7 @@ async def serving(
     chosen = kind(**{"port": 0, "data": data / "data", "shutdown_s": 5.0, **settings})
     timeout = ClientTimeout(total=UNTIL_S)
     async with (
-        running(chosen, driver, encoded_pair) as server,
+        running(chosen, drivers_of(driver) if driver else DRIVERS, encoded_pair) as server,
         ClientSession(timeout=timeout) as session,
     ):
         yield ServingServer(server, session)

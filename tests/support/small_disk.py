@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.engine import refuse
+from tests.support.fake_driver.opening import PROGRAM
 from tests.support.process_server import ServerProcess, server_process
 
 MIB = 1 << 20
@@ -37,7 +38,7 @@ def server_on_a_small_disk(folder: Path) -> Iterator[ServerProcess]:
     DISK_MIB."""
     with (
         small_disk(folder / "disk", DISK_MIB) as disk,
-        server_process(disk / "data", "--driver", "fake", environment=BALLAST) as server,
+        server_process(disk / "data", environment=BALLAST, program=PROGRAM) as server,
     ):
         yield server
 

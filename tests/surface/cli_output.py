@@ -8,13 +8,13 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from admin.api.documents.deploys import OperationRow
-from admin.api.documents.functions import Parked, Prepares, Warmed
-from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.cli.verbs.open_page import Opened
+from admin.documents.deploys import OperationRow
+from admin.documents.functions import Parked, Prepares, Warmed
 from admin.image.build import BuiltImage
 from environments.lock import Lock, LockedPackage
+from hosts.checks import Check
 from pool_manager.images import RemovedImage
 from tests.surface.cli import with_json
 from tests.surface.shapes import JsonShape, fields_of

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.surface import (
+    admin_api,
     bodies,
     cli,
     configuration,
@@ -38,9 +39,9 @@ def document() -> str:
         "headers": [*source.headers(), *recorded.server.headers],
         "server timing": protocol.timings(),
         "bodies of functions": bodies.bodies(),
-        "requests of the admin API": wire.requests(),
+        "admin API": admin_api.admin_api(),
         "answers": recorded.answers(),
-        "events": recorded.server.events.keys(),
+        "events": recorded.server.events,
         "values": [*states.states(), *recorded.operation_states()],
         "fnctl": cli.verbs(),
         "fnctl --json": recorded.cli.lines(),

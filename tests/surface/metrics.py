@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from admin.workers.messages import Woken
+from admin.workers.metrics import MergedMetrics
 from gateway.metrics.ledger import Balance
-from gateway.metrics.requests import Metrics
-from gateway.problems import STATUS, outcome
 from gateway.replies import Receipt
+from gateway.statuses import STATUS, outcome
 from runtime_image.contract.control import PHASES, WAKE_PHASES
 from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page
@@ -42,17 +43,18 @@ def _order(value: str) -> tuple[float, str]:
         return 0.0, value
 
 
-def counted() -> Metrics:
-    """Return metrics on which everything was counted once."""
+def counted() -> MergedMetrics:
+    """Return a page on which everything was counted once."""
     pools = {"default/f@1": 1}
-    shown = page(Balance(2.0, {}, pools, pools))
+    shown, metrics = page(Balance(2.0, {}, pools, pools))
     phases = {phase: 1.0 for phase in PHASES if phase not in WAKE_PHASES}
     meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
     receipt = Receipt("f@1", "r", ("cpu:0",), 1.0, phases, True, meta)
-    shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)
+    shown.count_cold_starts([Woken("default", "f", "r", phases)])
+    metrics.count_answer(("default", "f"), 0.1, receipt, 3, 1)
     for status in STATUS.values():
-        shown.count_reply("default", "f", outcome(status), "", 0.1)
-    numbers = shown.exchange_numbers("default", "f")
+        metrics.count_reply("default", "f", outcome(status), "", 0.1)
+    numbers = metrics.exchange_numbers("default", "f")
     numbers.opened()
     numbers.answered(0.1, None, 0.0)
     numbers.ended((1, 1))

@@ -8,20 +8,22 @@ import sys
 from unittest.mock import MagicMock
 
 from aiohttp import web
+from msgspec import to_builtins
 
 from admin.api.app import AdminApi
-from admin.api.documents.routes import PREFIX
 from admin.api.openapi import DocumentPages
-from admin.api.table import Handlers, table
+from admin.api.table import Handlers
+from admin.documents.routes import PREFIX, ROUTES
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
 from gateway.http.app import Gateway, StatePages
 from gateway.http.boundary import ErrorBoundary
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
-from gateway.problems import STATUS, document
+from gateway.problems import document
 from gateway.replies import Receipt, server_timing
 from gateway.settings import GatewaySettings
+from gateway.statuses import STATUS
 from registry.errors import FnError
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.errors import REQUEST_CODES, RequestError
@@ -32,14 +34,14 @@ from tests.surface.shapes import JsonShape, fields_of
 
 
 def problems() -> list[str]:
-    """List code, status and type of each problem, and the keys of documents."""
+    """List code, status and type of each problem, and the keys that all documents have."""
     shape = JsonShape()
     found = []
     for kind in _tree(FnError):
-        shown = document(kind("text", retry_after_s=1.0), for_admin=True)
+        shown = to_builtins(document(kind("text", retry_after_s=1.0), for_admin=True))
         shape.add("problem", shown)
         found.append(f"{kind.code} {STATUS[kind]} {shown['type']}")
-    return [*found, *shape.lines(), *(f"problem {key}" for key in source.problem_keys())]
+    return [*found, *shape.lines()]
 
 
 def _tree(kind: type[FnError]) -> set[type[FnError]]:
@@ -54,26 +56,20 @@ def request_errors() -> list[str]:
     return [*(f"code {one}" for one in REQUEST_CODES), *shape.lines()]
 
 
-def admin_routes() -> list[tuple[str, str, str]]:
-    """Return method, path below the prefix and required scope of each admin route."""
-    handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
-    return [(row.method, row.path, row.need) for row in table(handlers)]
-
-
 def routes() -> list[str]:
     """List every route of a server by method and path, those of the admin API with their scopes."""
     app, boundary = web.Application(), ErrorBoundary(MagicMock())
     handlers = Handlers(*(MagicMock() for _ in Handlers._fields))
     AdminApi(MagicMock(), handlers).add_routes(app, boundary)
-    DocumentPages(boundary, ()).add_routes(app)
+    DocumentPages(boundary).add_routes(app)
     Gateway(MagicMock(settings=GatewaySettings())).add_routes(app)
     UiPages(boundary, {}).add_routes(app)
     StatePages(boundary, MagicMock(), list, lambda: True).add_routes(app)
-    scopes = {(method, PREFIX + path): need for method, path, need in admin_routes()}
     found = []
     for route in app.router.routes():
-        at = route.method, route.resource.canonical if route.resource else ""
-        found.append(" ".join([*at, *([scopes[at]] if at in scopes else [])]))
+        path = route.resource.canonical if route.resource else ""
+        about = ROUTES.get(f"{route.method} {path.removeprefix(PREFIX)}")
+        found.append(" ".join([route.method, path, *([about.need] if about else [])]))
     return found
 
 

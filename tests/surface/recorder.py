@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from pool_manager.drivers.fake import FakeDriver, Script
+from admin.documents.events import LOG_EVENTS, SERVER_EVENTS
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
-from tests.support.described import check_answer, described_routes
+from tests.support.described import check_answer, check_event, described_routes
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.images import FakeImages, image
 from tests.support.server import Gate, ServingServer, serving
 from tests.surface.shapes import JsonShape
@@ -31,6 +32,8 @@ NAMES = (
     (r"^replicas/{id}/.+", "replicas/{id}/{path}"),
 )
 """Patterns of the parts of file names that differ between runs, with their placeholders."""
+STREAMS = {"events": SERVER_EVENTS, "logs": LOG_EVENTS}
+"""Types of events by the caption of their stream."""
 EVERY_HEADER = {"Content-Length", "Content-Type", "Date", "Server"}
 
 
@@ -42,7 +45,8 @@ class Recorder:
         self.gate = gate
         self.data = data
         self.answers = JsonShape()
-        self.events = JsonShape()
+        self.events: set[str] = set()
+        """Names and fields of the events of streams."""
         self.headers: set[str] = set()
         self.files: set[str] = set()
         self.routes: set[str] = set()
@@ -81,7 +85,8 @@ class Recorder:
             check_answer(described, answer.status, kind, answer.body)
         self.headers |= {f"{caption}: {name}" for name in {*answer.headers} - EVERY_HEADER}
         self.headers.add(f"{caption}: Content-Type {kind or '-'}")
-        if kind.endswith("json") and answer.body and not route.endswith("/openapi.json"):
+        is_described = route.endswith("/openapi.json") or f" {ADMIN}/" in caption
+        if kind.endswith("json") and answer.body and not is_described:
             self.answers.add(caption, answer.json())
 
     async def follow(self, route: str, caption: str) -> None:
@@ -99,10 +104,11 @@ class Recorder:
                     kind = f"{caption}.{text}"
                 elif name == "data":
                     data = json.loads(text)
-                    self.events.add(kind, data)
+                    self.events.add(f"{caption} event {kind.rpartition('.')[2]}")
+                    check_event(STREAMS[caption], kind.rpartition(".")[2], text)
                     self.received.setdefault(kind, []).append(data)
                 elif name:
-                    self.events.add(f"{caption} field {name}", None)
+                    self.events.add(f"{caption} field {name}")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, checked after each round trip."""

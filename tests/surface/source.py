@@ -89,19 +89,6 @@ def _text(node: ast.AST) -> str:
     return ""
 
 
-def problem_keys() -> list[str]:
-    """List the keys that `detail` and `admin_detail` add to problem documents."""
-    found = []
-    for node in nodes():
-        if isinstance(node, ast.keyword) and node.arg in ("detail", "admin_detail"):
-            found += [f"{node.arg}.{key}" for key in _keys(node.value)]
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if [one.id for one in targets if isinstance(one, ast.Name)] == ["detail"]:
-                found += [f"detail.{key}" for key in _keys(node.value)]
-    return found
-
-
 def _keys(node: ast.AST) -> list[str]:
     if not isinstance(node, ast.Dict):
         return []

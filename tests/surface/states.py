@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from gateway.admission.callers import Need
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, Role, State
 from pool_manager.reports import DeviceState
+from registry.model.keys import Need
 from runtime_image.contract.control import SessionName
 from tests.surface import source
 

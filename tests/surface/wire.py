@@ -1,20 +1,17 @@
-"""Sections of the surface: messages between processes, and request bodies of the admin API.
+"""Sections of the surface: messages between processes.
 
 Captions stand for classes, whose names do not go over the wire.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import IntEnum
+from hashlib import sha256
 from struct import Struct
 from typing import Any, get_args
 
-from admin.api.hosts import HostChanges, HostRequest
-from admin.api.keys import KeyRequest
-from admin.api.operate import ScalingRequest
-from admin.api.pages import TicketRequest
-from admin.deploy.plan import WireDeploy, WireRollback
 from admin.workers.messages import VERSION, Down, LedgerNow, Up
 from gateway.http.connected import Connections
 from gateway.oip.statistics import RevisionStatistics
@@ -42,15 +39,6 @@ from runtime_image.replica.worker import EXIT_FAULT
 from tests.surface import source
 from tests.surface.shapes import fields_of
 
-REQUESTS: dict[str, Any] = {
-    "POST functions/{name}/revisions": WireDeploy,
-    "POST functions/{name}/rollback": WireRollback,
-    "PATCH functions/{name}": ScalingRequest,
-    "POST functions/{name}/tickets": TicketRequest,
-    "POST keys": KeyRequest,
-    "POST hosts": HostRequest,
-    "PATCH hosts/{name}": HostChanges,
-}
 CONTROL: dict[str, Any] = {
     "HELLO": Hello,
     "BIND": BindRequest,
@@ -91,16 +79,13 @@ ANSWERS: dict[str, Any] = {
     "answer ReadStatistics": RevisionStatistics,
 }
 """Answers to questions that have one, by the question."""
+PROTOCOL = "gateway protocol version"
+PROTOCOL_LINE = re.compile(rf"^{PROTOCOL} (?P<version>\d+) [0-9a-f]+$", re.MULTILINE)
 
 
 def _all(kinds: dict[str, Any]) -> Iterator[str]:
     for caption, kind in kinds.items():
         yield from fields_of(caption, kind)
-
-
-def requests() -> list[str]:
-    """List the request bodies of the admin API."""
-    return list(_all(REQUESTS))
 
 
 def replicas() -> list[str]:
@@ -120,8 +105,24 @@ def replicas() -> list[str]:
 
 def gateways() -> list[str]:
     """List the messages between gateway and manager, and those of the gateway protocol by their
-    tags, with its version."""
-    found = [f"gateway protocol version {VERSION}", *_all(EXCHANGE), *_all(ANSWERS)]
+    tags, with its version and a digest of all of them."""
+    found = _gateway_messages()
+    digest = sha256("\n".join(sorted(set(found))).encode()).hexdigest()[:16]
+    return [f"{PROTOCOL} {VERSION} {digest}", *found]
+
+
+def check_version(written: str, now: str) -> None:
+    """Raise ValueError if two surfaces have different messages of gateways under one version."""
+    before, after = (PROTOCOL_LINE.search(one) for one in (written, now))
+    if before and after and before["version"] == after["version"] and before[0] != after[0]:
+        raise ValueError(
+            f"messages between server and gateways have changed under version {after['version']}:"
+            " raise VERSION in admin/workers/messages.py, as both ends must speak the same one"
+        )
+
+
+def _gateway_messages() -> list[str]:
+    found = [*_all(EXCHANGE), *_all(ANSWERS)]
     for way, kinds in (("down", Down), ("up", Up)):
         for kind in get_args(kinds):
             config = kind.__struct_config__

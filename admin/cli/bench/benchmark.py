@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, failure, is_expected, is_timeout
+from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, is_timeout
 from admin.cli.bench.figures import Figures, figures
-from admin.cli.bench.generator import AWAY
-from admin.cli.bench.load import LoadPlan
+from admin.cli.bench.generator import AWAY, INTERRUPTED, TOTAL, run_load
+from admin.cli.bench.load import LoadPlan, is_expected, kind_of
 from admin.cli.bench.payloads import Request
 from admin.cli.bench.points import Limits, Point
-from admin.cli.bench.processes import INTERRUPTED, TOTAL, run_load
 from admin.client.client import Client
 from admin.client.transport import ApiError, Unreachable, check
 from registry.errors import FnError
@@ -28,7 +27,6 @@ class Options:
     """How the load is made. `rate` 0: a closed load."""
 
     limits: Limits
-    processes: int = 1
     rate: float = 0.0
     is_poisson: bool = True
     cold: int = 0
@@ -149,9 +147,9 @@ class Benchmark:
 
         endpoint = self._client.endpoint
         result = run_load(
-            self._plan(point, request).split(self._options.processes),
+            endpoint,
+            self._plan(point, request),
             endpoint.encode(request.method, request.path, request.headers, request.body),
-            dial=endpoint.dial,
             report=report,
             until_s=self._until_s,
         )
@@ -161,20 +159,13 @@ class Benchmark:
         self.outcome.is_away = result.stopped.startswith(AWAY)
 
     def _plan(self, point: Point, request: Request) -> LoadPlan:
-        endpoint, options = self._client.endpoint, self._options
-        limits = options.limits
+        options = self._options
         return LoadPlan(
-            endpoint.host,
-            endpoint.port,
             point.concurrency,
-            limits.seconds,
-            warmup_s=limits.warmup_s,
-            calls_max=limits.calls_max,
-            timeout_s=limits.timeout_s,
+            options.limits,
             rate=options.rate,
             is_poisson=options.is_poisson,
             status=request.status,
-            is_secure=endpoint.is_secure,
             is_head=request.method == "HEAD",
         )
 
@@ -197,7 +188,7 @@ class Benchmark:
         if is_expected(reply.status, request.status):
             return True
         check(reply)
-        title = f"{request.form} answers {failure(reply)}"
+        title = f"{request.form} answers {kind_of(reply.status, reply.body)}"
         raise ApiError(
             reply.status, {"title": title, "detail": f"expected {request.status or 200}"}
         )
@@ -235,7 +226,7 @@ def to_json(ref: str, requests: Mapping[int, Request], options: Options, found: 
             "warmup_s": limits.warmup_s,
             "rate": options.rate or None,
             "arrivals": ("poisson" if options.is_poisson else "fixed") if options.rate else None,
-            "processes": options.processes,
+            "processes": 1,
         },
         "cold": found.cold.to_json() if found.cold else None,
         "points": [

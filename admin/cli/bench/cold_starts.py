@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from admin import documents as d
 from admin.cli.answers import read_receipt
 from admin.cli.bench.figures import Latency, latency, latency_json
+from admin.cli.bench.load import is_expected, kind_of
 from admin.cli.bench.payloads import Request
+from admin.client import routes
 from admin.client.client import Client
-from admin.client.transport import Reply, Unreachable, json_object
+from admin.client.transport import Unreachable
 from admin.text import number
 from registry.errors import Conflict
 
@@ -23,8 +26,6 @@ SLEEP_MAX_S: Final = 60.0
 """Max seconds until the replicas have stopped."""
 SETTLE_MAX_S: Final = 10.0
 """Max seconds until standbys that start have started."""
-OK: Final = 200
-MISTAKES: Final = 400
 WAIT_MIN_S: Final = 0.001
 TIMEOUT: Final = "timeout"
 
@@ -64,16 +65,15 @@ class ColdStarts:
         }
 
 
-def check_alone(function: dict[str, Any], *, force: bool) -> None:
+def check_alone(function: d.functions.FunctionRow, *, force: bool) -> None:
     """Raise Conflict if the function cannot sleep, or if, without `force`, others call it."""
-    name, least = function.get("name"), int(function.get("min") or 0)
+    name, least = function.name, function.min
     if least:
         raise _conflict(
             f"{name} keeps {least} replicas (min), so that it has no cold starts",
             f"fnctl scale {name} --min 0",
         )
-    open_calls = int(function.get("in_flight") or 0) + int(function.get("held") or 0)
-    rate = float(function.get("rate") or 0)
+    open_calls, rate = function.in_flight + function.held, function.rate or 0
     if force or not (open_calls or rate):
         return
     seen = (
@@ -123,7 +123,7 @@ class ColdRuns:
             return
         taken_ms = (self._clock() - began_s) * 1e3
         if not is_expected(reply.status, request.status):
-            found.errors[failure(reply)] += 1
+            found.errors[kind_of(reply.status, reply.body)] += 1
             return
         receipt = read_receipt(reply.headers.get("Server-Timing", ""))
         if not receipt.cold:
@@ -141,45 +141,31 @@ class ColdRuns:
         name = self._ref.partition("@")[0]
         began_s = self._clock()
         while True:
-            replicas = self._client.replicas()
-            own = [one for one in replicas if one.get("function") == name]
+            replicas = self._client.items(routes.REPLICAS).value
+            own = [one for one in replicas if one.function == name]
             waited_s = self._clock() - began_s
             if not own:
                 starting = [
-                    one
-                    for one in replicas
-                    if one.get("role") == "standby" and one.get("state") == "starting"
+                    one for one in replicas if one.role == "standby" and one.state == "starting"
                 ]
                 if not starting or waited_s > SETTLE_MAX_S:
                     return True
             if waited_s > left_s:
                 return False
             if own and waited_s > SLEEP_MAX_S:
-                states = ", ".join(sorted({str(one.get("state")) for one in own}))
+                states = ", ".join(sorted({one.state for one in own}))
                 raise _conflict(
                     f"{name} did not fall asleep within {SLEEP_MAX_S:g} s: {states}",
                     f"fnctl why {name}",
                 )
-            if any(one.get("state") == "ready" for one in own):
-                self._client.put_to_sleep(name)
+            if any(one.state == "ready" for one in own):
+                self._client.submit(routes.SLEEP, name, body=d.requests.SleepRequest())
             self._pause(POLL_S)
 
 
 def is_timeout(error: Unreachable) -> bool:
     """Return whether a request was sent, and its answer did not come in time."""
     return isinstance(error.__cause__, TimeoutError)
-
-
-def is_expected(status: int, wanted: int) -> bool:
-    """Return whether an answer is the expected one; `wanted` 0 is any from 200 to 399."""
-    return status == wanted if wanted else OK <= status < MISTAKES
-
-
-def failure(reply: Reply) -> str:
-    """Return the name of an unexpected answer: its status, and fngate's code if it has one."""
-    problem = json_object(reply.body) or {}
-    is_ours = str(problem.get("type", "")).startswith("urn:fngate:problem:")
-    return f"{reply.status} {problem.get('code')}" if is_ours else str(reply.status)
 
 
 def _conflict(text: str, hint: str) -> Conflict:

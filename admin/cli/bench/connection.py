@@ -5,170 +5,142 @@ Answers are delimited by llhttp (RFC 9112: Content-Length, chunks, or the end of
 
 from __future__ import annotations
 
+import asyncio
 import re
-import socket
-import ssl
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 import httptools
 
+from admin.cli.bench.load import OK, kind_of
+
 READ: Final = 65_536
 """Max bytes per read; larger buffers are mapped anew by malloc for each read."""
-OK: Final = 200
-MISTAKES: Final = 400
-_CODE: Final = re.compile(rb'"code":\s*"([a-z0-9_]{1,64})"')
+HEAD_MAX: Final = 262_144
+"""Max bytes of the heads of an answer, interim ones included."""
+LOST: Final = "connection lost"
+BAD: Final = "bad answer"
 _LENGTH: Final = re.compile(rb"\r\n(?:content-length|transfer-encoding)\s*:", re.IGNORECASE)
-_OURS: Final = b"urn:fngate:problem:"
-"""Beginning of the type of a problem document of fngate."""
-_LATER: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_INTERIM: Final = re.compile(rb"HTTP/\d\.\d 1")
+"""Beginning of an interim answer (RFC 9110, 15.2)."""
+_END: Final = b"\r\n\r\n"
+_BUFFER: Final = memoryview(bytearray(READ))
+"""What any connection reads, until it has taken it, which is before the next read."""
 
 
-class Broken(Exception):
-    """The connection cannot be used any more; the text says what happened to the call."""
-
-
-class _Answer:
-    """Callbacks of httptools, and its parser. `status`: of the complete answer, else 0. `is_kept`:
-    the server keeps the connection open. llhttp reports both only within a callback. Interim
-    answers (RFC 9110, 15.2) are passed over."""
-
-    __slots__ = ("head_status", "is_kept", "parser", "status")
-
-    def __init__(self) -> None:
-        self.parser = httptools.HttpResponseParser(self)
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin with the next answer."""
-        self.status = self.head_status = 0
-        self.is_kept = False
-
-    def on_headers_complete(self) -> None:
-        status: int = self.parser.get_status_code()
-        self.head_status = status if status >= OK else 0
-
-    def on_message_complete(self) -> None:
-        # A second answer to one request ends the use of the connection.
-        self.is_kept = not self.status and self.parser.should_keep_alive()
-        self.status = self.status or self.head_status
-
-
-class Connection:
-    """One connection. The generator sets the times of its call.
+class Connection(asyncio.BufferedProtocol):
+    """One connection. `on_answer` receives the status of a complete answer; `on_loss` receives why
+    the connection cannot be used any more. The generator sets the times of its call.
 
     `start_s`: the start that the latency is measured from; `deadline_s`: the time limit of the
-    answer. `is_busy`: a call is on its way. `calls`: ended calls.
+    answer. `is_busy`: a call is on its way. `is_over`: it takes no further call.
     """
 
-    __slots__ = (
-        "_answer",
-        "_first",
-        "_is_head",
-        "_is_spoilt",
-        "_last",
-        "_request",
-        "_rest",
-        "calls",
-        "deadline_s",
-        "fd",
-        "is_busy",
-        "is_counted",
-        "sock",
-        "start_s",
-    )
-
-    def __init__(self, sock: socket.socket, request: bytes, *, is_head: bool, calls: int) -> None:
-        sock.setblocking(False)
-        self.sock, self.fd = sock, sock.fileno()
-        self.calls = calls
+    def __init__(
+        self,
+        on_answer: Callable[[Connection, int], None],
+        on_loss: Callable[[Connection, str], None],
+        *,
+        is_head: bool,
+    ) -> None:
         self.start_s = self.deadline_s = 0.0
         self.is_busy = self.is_counted = False
-        self._request, self._is_head, self._is_spoilt = request, is_head, False
-        self._rest = memoryview(b"")
-        self._first = self._last = b""
-        self._answer = _Answer()
+        self._on_answer, self._on_loss, self._is_head = on_answer, on_loss, is_head
+        self.is_over = False
+        self._begun = self._last = b""
+        """The reads until the head was complete, and the last read."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._status = self._head_status = 0
+        """Of the complete answer, and of its head; 0 before."""
+        self._is_kept = False
+        """The server keeps the connection open."""
 
-    def send(self) -> bool:
-        """Begin to send the request; return whether it is sent, else call `send_rest` later.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast(asyncio.Transport, transport)
 
-        Raises Broken.
-        """
+    def send(self, request: bytes) -> None:
+        """Begin a call."""
         self.is_busy = True
-        self._first = b""
-        self._answer.clear()
-        try:
-            count = self.sock.send(self._request)
-        except _LATER:
-            count = 0
-        except OSError as error:
-            raise Broken("connection lost") from error
-        if count == len(self._request):
-            return True
-        self._rest = memoryview(self._request)[count:]
-        return False
+        self._begun = b""
+        self._status = self._head_status = 0
+        self._is_kept = False
+        self._transport.write(request)
 
-    def send_rest(self) -> bool:
-        """Go on sending; return whether the request is sent.
+    def close(self) -> None:
+        """Close the connection at once; nothing is reported any more."""
+        self.is_over = True
+        self._transport.abort()
 
-        A server that has refused the request may have closed the connection: its answer can still
-        be read, so that a failure is not reported here.
-        """
-        try:
-            while self._rest:
-                self._rest = self._rest[self.sock.send(self._rest) :]
-        except _LATER:
-            return False
-        except OSError:
-            self._rest, self._is_spoilt = memoryview(b""), True
-        return True
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the protocol's signature
+        """Return where the next bytes go."""
+        return _BUFFER
 
-    def receive(self) -> int:
-        """Read what has arrived; return the status of a complete answer, else 0. Raises Broken."""
-        while True:
-            try:
-                data = self.sock.recv(READ)
-            except _LATER:
-                return 0
-            except OSError as error:
-                raise Broken("connection lost") from error
-            status = self._parsed(data) if data else self._ended()
-            # A TLS socket may hold decrypted bytes that wake no epoll.
-            if status or not isinstance(self.sock, ssl.SSLSocket) or not self.sock.pending():
-                return status
-
-    def _parsed(self, data: bytes) -> int:
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take bytes of the answer."""
+        if self.is_over:
+            return
         if not self.is_busy:
-            raise Broken("bad answer")
-        self._first, self._last = self._first or data, data
-        answer = self._answer
+            self._lose(BAD)
+            return
+        self._last = bytes(_BUFFER[:nbytes])
+        if not self._head_status:
+            self._begun += self._last
         try:
-            self._answer.parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise Broken("bad answer") from error
-        status = answer.head_status if self._is_head else answer.status
-        return self._completed(status) if status else 0
+            self._parser.feed_data(self._last)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._lose(BAD)
+            return
+        if status := self._head_status if self._is_head else self._status:
+            self._complete(status)
+        elif not self._head_status and len(self._begun) > HEAD_MAX:
+            self._lose(BAD)
 
-    def _ended(self) -> int:
-        """Handle the end of the connection, which ends an answer without a length."""
-        head = self._first.partition(b"\r\n\r\n")[0]
-        status = self._answer.head_status
-        if self.is_busy and status and not _LENGTH.search(head):
-            return self._completed(status)
-        raise Broken("connection lost")
+    def eof_received(self) -> None:
+        """End an answer without a length, which ends with the connection. Any other answer is
+        lost, and an idle connection takes no call from here on."""
+        if self.is_busy and self._head_status and not self._has_length():
+            self._complete(self._head_status)
+        else:
+            self._lose(LOST)
 
-    def _completed(self, status: int) -> int:
-        self.is_busy = False
-        self.calls += 1
-        return status
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
+        """Report the end of the connection."""
+        self._lose(LOST)
+
+    def on_headers_complete(self) -> None:
+        """Note the status, which llhttp reports here only. An interim answer is passed over."""
+        status: int = self._parser.get_status_code()
+        self._head_status = status if status >= OK else 0
+
+    def on_message_complete(self) -> None:
+        """Note the end; a second answer to one request ends the use of the connection. An interim
+        answer says nothing about it."""
+        is_first = bool(self._head_status and not self._status)
+        self._is_kept = is_first and self._parser.should_keep_alive()
+        self._status = self._status or self._head_status
 
     @property
     def is_reusable(self) -> bool:
         """Whether another call may be sent after this answer."""
-        return self._answer.is_kept and not (self._rest or self._is_spoilt or self._is_head)
+        return self._is_kept and not (self._is_head or self._transport.get_write_buffer_size())
 
     def kind(self, status: int) -> str:
-        """Return the name of an unexpected answer: its status, and fngate's code if it has one."""
-        for part in (self._first, self._last):
-            if status >= MISTAKES and _OURS in part and (found := _CODE.search(part)):
-                return f"{status} {found[1].decode()}"
-        return str(status)
+        """Return the name of an unexpected answer."""
+        return kind_of(status, self._begun, self._last)
+
+    def _has_length(self) -> bool:
+        """Return whether the head says where the answer ends, which llhttp does not tell."""
+        head, _, rest = self._begun.partition(_END)
+        while _INTERIM.match(head):
+            head, _, rest = rest.partition(_END)
+        return _LENGTH.search(head) is not None
+
+    def _complete(self, status: int) -> None:
+        self.is_busy = False
+        self._on_answer(self, status)
+
+    def _lose(self, kind: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._on_loss(self, kind)

@@ -117,7 +117,7 @@ def notes(items: Sequence[Figures]) -> list[str]:
     if busy >= BUSY_MAX:
         found.append(
             f"a load generator computed {busy:.0%} of the time: it was the bottleneck, and figures"
-            " are too bad; use --processes"
+            " are too bad; choose a lower --rate or fewer connections, or run several at once"
         )
     if starved >= STARVED_MAX:
         found.append(

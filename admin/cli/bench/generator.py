@@ -1,66 +1,112 @@
-"""The process that makes a load: `python -m admin.cli.bench.generator PLAN`, on one thread.
-
-PLAN is a file as `LoadPlan.encode` makes it. With "-" the plan is read from stdin; the load then
-begins with a further byte there, and stops when stdin ends, so that no load outlives its parent.
-The output is lines of JSON: {"ready": ...} and {"progress": [answers, errors]} with "-" only, then
-{"result": ...} or {"unreachable": reason}.
-"""
+"""The load of one point: its connections and calls on one event loop, until its end."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
-import json
 import math
-import resource
 import select
+import selectors
+import signal
 import socket
-import sys
+import ssl
+import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Final
 
-from admin.cli.bench.connection import MISTAKES, OK, Broken, Connection
-from admin.cli.bench.load import LoadPlan, LoadResult, Tally, decode, gaps
-from admin.cli.bench.opener import Opener, directly, passed
+from admin.cli.bench.connection import Connection
+from admin.cli.bench.load import LoadPlan, LoadResult, Tally, gaps, is_expected
+from admin.client.transport import Dial, Endpoint, Unreachable
+from registry.tasks import Tasks
 
 TICK_S: Final = 0.1
-"""Seconds between two checks of time limits, and the longest sleep."""
-REPORT_S: Final = 0.25
-"""Seconds between two reports of the progress."""
+"""Seconds between two checks of time limits and reports of the progress."""
+CONNECT_S: Final = 10.0
+"""Max seconds of one attempt to connect, and of its TLS handshake."""
+OPEN_S: Final = 60.0
+"""Max seconds until all connections are open."""
+OPENERS: Final = 8
+"""Connections that are opened at the same time."""
 PAUSE_S: Final = 0.1
 """Seconds before an attempt to connect that follows a failed one."""
 AWAY_S: Final = 3.0
 """Seconds without any answer, while no connection can be opened, that end the load."""
 AWAY: Final = "the server does not answer any more"
 TIMEOUT: Final = "timeout"
-STDIN: Final = 0
+UNCONNECTED: Final = "no connection"
+INTERRUPTED: Final = "interrupted"
+TOTAL: Final = "the total limit was reached"
+
+Report = Callable[[float, int, int], None]
+"""Receives the seconds since the load began, its answers and its errors."""
 
 
-class Unconnected(Exception):
-    """The connections could not be opened; the text says why."""
+class Selector(selectors.EpollSelector):
+    """Selector that wakes at the microsecond, where epoll waits whole milliseconds, and knows when.
+
+    `woke_s`: the time of the last events. What is handled late in a turn of the loop had arrived
+    then.
+    """
+
+    woke_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return the events within `timeout` seconds."""
+        if timeout is not None and timeout > 0:
+            select.select([self.fileno()], [], [], timeout)
+            timeout = 0.0
+        found = super().select(timeout)
+        self.woke_s = time.monotonic()
+        return found
+
+
+def run_load(
+    endpoint: Endpoint,
+    plan: LoadPlan,
+    request: bytes,
+    *,
+    report: Report = lambda *_: None,
+    until_s: float = math.inf,
+) -> LoadResult:
+    """Run a load until its end, `until_s` (monotonic seconds) or Ctrl-C, which yields the result so
+    far; Ctrl-C before the beginning is a KeyboardInterrupt.
+
+    Raises Unreachable unless all connections can be opened.
+    """
+    selector = Selector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        return runner.run(Generator(endpoint, plan, request, selector).run(report, until_s))
 
 
 class Generator:
     """One load with its connections."""
 
-    def __init__(self, plan: LoadPlan, request: bytes, *, has_parent: bool) -> None:
-        self._plan, self._request, self._has_parent = plan, request, has_parent
-        address = plan.host, plan.port
-        opens = passed(plan.socket_fd) if plan.socket_fd >= 0 else None
-        self._opener = Opener(opens or directly(*address, is_secure=plan.is_secure))
-        self._epoll = select.epoll()
-        self._connections: dict[int, Connection] = {}
+    def __init__(
+        self, endpoint: Endpoint, plan: LoadPlan, request: bytes, selector: Selector
+    ) -> None:
+        self._endpoint, self._plan, self._request = endpoint, plan, request
+        self._selector = selector
+        self._tls = ssl.create_default_context() if endpoint.is_secure else None
+        self._dialers = ThreadPoolExecutor(OPENERS, "dial")
+        self._connections: set[Connection] = set()
         self._idle: deque[Connection] = deque()
-        self._tally = Tally(plan, 0.0)
+        self._made = 0
+        """Connections that were opened."""
+        self._tally = Tally(plan, math.inf)
+        self._is_running = False
         self._gaps = gaps(plan)
         self._next_s = 0.0
         """Next planned start of an open load."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the next planned start."""
         self._planned: deque[float] = deque()
         """Planned starts that are due and wait for a free connection."""
         self._unsent = 0
-        self._owed: deque[int] = deque()
-        """Ended calls of each connection that is replaced."""
         self._busy = 0
         """Counted calls that are on their way."""
         self._answer_s = 0.0
@@ -69,42 +115,52 @@ class Generator:
         """Time of the first failed attempt to connect since the last successful one."""
         self._stopped = ""
 
-    def connect(self) -> None:
-        """Open all connections. Raises Unconnected."""
-        for _ in range(self._plan.connections):
-            self._opener.ask()
-        while len(self._connections) < self._plan.connections:
-            for made in self._opener.wait():
-                if isinstance(made, OSError):
-                    raise Unconnected(str(made) or type(made).__name__) from made
-                self._add(made)
+    async def run(self, report: Report, until_s: float) -> LoadResult:
+        """Open all connections and make the load. Raises Unreachable."""
+        self._asked: asyncio.Queue[float] = asyncio.Queue()
+        """A pause in seconds for each connection to open."""
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """All connections were open once."""
+        tasks = Tasks("bench")
+        try:
+            for _ in range(self._plan.connections):
+                self._asked.put_nowait(0.0)
+            for _ in range(OPENERS):
+                tasks.root("opener", self._open_all())
+            await self._all_open()
+            with _interrupts(self._interrupt), _no_collection():
+                return await self._load(report, until_s)
+        finally:
+            self._is_running = False
+            await tasks.close()
+            # The loop would wait for its own executor: the figures come before a dial's time is up.
+            self._dialers.shutdown(wait=False, cancel_futures=True)
+            for connection in self._connections:
+                connection.close()
 
-    def run(self) -> LoadResult:
-        """Make the load; return its result."""
-        began_s = self._answer_s = time.perf_counter()
+    async def _all_open(self) -> None:
+        """Wait until all connections were open once. Raises Unreachable."""
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await self._opened
+        except TimeoutError:
+            raise Unreachable(f"the connections were not open within {OPEN_S:g} s") from None
+
+    async def _load(self, report: Report, until_s: float) -> LoadResult:
+        began_s = now_s = self._answer_s = time.monotonic()
         tally = self._tally = Tally(self._plan, began_s)
-        self._epoll.register(self._opener.fd, select.EPOLLIN)
-        if self._has_parent:
-            self._epoll.register(STDIN, select.EPOLLIN)
+        self._is_running = True
         self._next_s = began_s + next(self._gaps) if self._plan.rate else 0.0
         cpu_s, waited_s = time.process_time(), _waited_s()
-        tick_s = report_s = began_s
-        now_s = began_s
         self._start_calls(now_s)
         while not self._is_over(now_s):
-            events = self._poll(now_s)
-            now_s = time.perf_counter()
-            for fd, mask in events:
-                self._handle(fd, mask, now_s)
-            if self._planned or self._plan.rate:
-                self._start_calls(time.perf_counter())
-            if now_s >= tick_s:
-                tick_s = now_s + TICK_S
-                self._check(now_s)
-            if self._has_parent and now_s >= report_s:
-                report_s = now_s + REPORT_S
-                emit({"progress": [len(tally.taken_s), sum(tally.errors.values())]})
-        length_s = max(time.perf_counter() - began_s, 1e-9)
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            self._check(now_s)
+            report(now_s - began_s, len(tally.taken_s), sum(tally.errors.values()))
+            if now_s >= until_s:
+                self._stopped = self._stopped or TOTAL
+        length_s = max(time.monotonic() - began_s, 1e-9)
         tally.close(now_s)
         return tally.result(
             unsent=self._unsent + len(self._planned),
@@ -113,54 +169,19 @@ class Generator:
             stopped=self._stopped,
         )
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._opener.close()
-        for connection in self._connections.values():
-            connection.sock.close()
-        self._epoll.close()
+    def _interrupt(self) -> None:
+        self._stopped = INTERRUPTED
 
     def _is_over(self, now_s: float) -> bool:
         if self._stopped:
             return True
-        if self._busy or self._planned or self._owed:
-            return False
-        if self._plan.each:
-            return all(one.calls >= self._plan.each for one in self._connections.values())
-        return not self._tally.is_open(now_s)
+        return not (self._busy or self._planned or self._tally.is_open(now_s))
 
-    def _poll(self, now_s: float) -> list[tuple[int, int]]:
-        if not self._plan.rate or self._planned or not self._tally.is_open(self._next_s):
-            return self._epoll.poll(TICK_S)
-        # epoll waits whole milliseconds; select is more precise.
-        left_s = min(max(self._next_s - now_s, 0.0), TICK_S)
-        select.select([self._epoll.fileno()], [], [], left_s)
-        return self._epoll.poll(0)
-
-    def _handle(self, fd: int, mask: int, now_s: float) -> None:
-        if fd == STDIN and self._has_parent:
-            self._stopped = "interrupted"
-            return
-        if fd == self._opener.fd:
-            self._take(now_s)
-            return
-        connection = self._connections[fd]
-        try:
-            if mask & select.EPOLLOUT and connection.send_rest():
-                self._epoll.modify(fd, select.EPOLLIN)
-            status = connection.receive() if mask & ~select.EPOLLOUT else 0
-        except Broken as error:
-            self._lost(connection, str(error), now_s)
-            return
-        if status:
-            self._answered(connection, status, now_s)
-
-    def _answered(self, connection: Connection, status: int, now_s: float) -> None:
-        is_counted = connection.is_counted
+    def _answered(self, connection: Connection, status: int) -> None:
+        is_counted, now_s = connection.is_counted, self._selector.woke_s
         self._busy -= is_counted
         self._answer_s = now_s
-        expected = self._plan.status
-        if status == expected if expected else OK <= status < MISTAKES:
+        if is_expected(status, self._plan.status):
             self._tally.answered(connection.start_s, now_s, is_counted=is_counted)
         else:
             self._tally.failed(connection.kind(status), now_s, is_counted=is_counted)
@@ -168,32 +189,83 @@ class Generator:
             self._replace(connection, 0.0)
         elif self._plan.rate:
             self._idle.append(connection)
+            if self._planned:
+                self._start_calls(time.monotonic())
         else:
-            self._call(connection, time.perf_counter())
+            self._call(connection, time.monotonic())
 
-    def _lost(self, connection: Connection, kind: str, now_s: float) -> None:
+    def _lost(self, connection: Connection, kind: str) -> None:
         """Count the failure of the connection's call, and replace the connection."""
         if connection.is_busy:
             self._busy -= connection.is_counted
-            self._tally.failed(kind, now_s, is_counted=connection.is_counted)
-            connection.calls += 1
+            self._tally.failed(kind, time.monotonic(), is_counted=connection.is_counted)
         self._replace(connection, PAUSE_S)
 
-    def _take(self, now_s: float) -> None:
-        """Use the connections that were opened; ask again for those that failed."""
-        for made in self._opener.taken():
-            if isinstance(made, OSError):
-                if self._tally.is_open(now_s):
-                    is_counted = now_s >= self._tally.opens_s
-                    self._tally.counted += is_counted
-                    self._tally.failed("no connection", now_s, is_counted=is_counted)
-                self._refused_s = min(self._refused_s, now_s)
-                if now_s - max(self._refused_s, self._answer_s) > AWAY_S:
-                    self._stopped = f"{AWAY}: {made}"
-                self._opener.ask(PAUSE_S)
+    async def _open_all(self) -> None:
+        """Open the connections that are asked for; ask again for those that failed."""
+        while True:
+            await asyncio.sleep(await self._asked.get())
+            try:
+                connection = await self._open()
+            except (OSError, Unreachable) as error:
+                self._refused(str(error) or type(error).__name__)
                 continue
             self._refused_s = math.inf
-            self._add(made)
+            self._made += 1
+            if self._made == self._plan.connections and not self._opened.done():
+                self._opened.set_result(None)
+            if connection.is_over:
+                continue
+            self._connections.add(connection)
+            self._idle.append(connection)
+            if self._is_running:
+                self._start_calls(time.monotonic())
+
+    async def _open(self) -> Connection:
+        """Return a new connection. Raises OSError or Unreachable."""
+        there, is_head = self._endpoint, self._plan.is_head
+
+        def made() -> Connection:
+            return Connection(self._answered, self._lost, is_head=is_head)
+
+        sock = await self._dialled(there.dial or _connected, there.host, there.port)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            made,
+            sock=sock,
+            ssl=self._tls,
+            server_hostname=there.host if self._tls else None,
+            ssl_handshake_timeout=CONNECT_S if self._tls else None,
+        )
+        return connection
+
+    async def _dialled(self, dial: Dial, host: str, port: int) -> socket.socket:
+        """Return a socket of `dial`, which runs in a thread; a socket that comes too late is
+        closed. Raises what `dial` raises."""
+        dialling = self._dialers.submit(dial, host, port)
+        try:
+            sock = await asyncio.wrap_future(dialling)
+        except asyncio.CancelledError:
+            dialling.add_done_callback(_discard)
+            raise
+        sock.setblocking(False)
+        return sock
+
+    def _refused(self, reason: str) -> None:
+        """Count a failed attempt to connect; end the load of a server that has gone away."""
+        if not self._opened.done():
+            text = f"{self._endpoint.host}:{self._endpoint.port} takes no connections: {reason}"
+            self._opened.set_exception(Unreachable(text))
+        if not self._is_running:
+            return
+        now_s = time.monotonic()
+        if self._tally.is_open(now_s):
+            is_counted = now_s >= self._tally.opens_s
+            self._tally.counted += is_counted
+            self._tally.failed(UNCONNECTED, now_s, is_counted=is_counted)
+        self._refused_s = min(self._refused_s, now_s)
+        if now_s - max(self._refused_s, self._answer_s) > AWAY_S:
+            self._stopped = self._stopped or f"{AWAY}: {reason}"
+        self._asked.put_nowait(PAUSE_S)
         self._start_calls(now_s)
 
     def _start_calls(self, now_s: float) -> None:
@@ -205,108 +277,97 @@ class Generator:
         while self._next_s <= now_s and self._tally.is_open(self._next_s):
             self._planned.append(self._next_s)
             self._next_s += next(self._gaps)
-        while self._planned and now_s - self._planned[0] > self._plan.timeout_s:
+        while self._planned and now_s - self._planned[0] > self._plan.limits.timeout_s:
             self._planned.popleft()
             self._unsent += 1
         while self._planned and self._idle:
-            self._call(self._idle.popleft(), time.perf_counter(), self._planned.popleft())
-            if self._tally.counted >= self._plan.calls_max:
+            self._call(self._idle.popleft(), time.monotonic(), self._planned.popleft())
+            if self._tally.counted >= self._plan.limits.calls_max:
                 self._planned.clear()
+        self._plan_next()
+
+    def _plan_next(self) -> None:
+        """Set the timer to the next planned start, if there is one."""
+        if self._timer is None and self._tally.is_open(self._next_s):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._next_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._is_running:
+            self._start_calls(time.monotonic())
 
     def _call(self, connection: Connection, now_s: float, planned_s: float | None = None) -> None:
         plan, tally = self._plan, self._tally
         if planned_s is None and not tally.is_open(now_s):
             return
-        if plan.each and connection.calls >= plan.each:
-            return
         start_s = now_s if planned_s is None else planned_s
-        connection.start_s, connection.deadline_s = start_s, now_s + plan.timeout_s
+        connection.start_s, connection.deadline_s = start_s, now_s + plan.limits.timeout_s
         connection.is_counted = tally.starts(start_s)
         self._busy += connection.is_counted
-        try:
-            is_sent = connection.send()
-        except Broken as error:
-            self._lost(connection, str(error), now_s)
-            return
-        if not is_sent:
-            self._epoll.modify(connection.fd, select.EPOLLIN | select.EPOLLOUT)
+        connection.send(self._request)
 
     def _check(self, now_s: float) -> None:
-        """Fail calls whose time is up."""
-        late = [
-            one for one in self._connections.values() if one.is_busy and now_s >= one.deadline_s
-        ]
+        """Fail calls whose time is up, and planned ones that waited too long."""
+        late = [one for one in self._connections if one.is_busy and now_s >= one.deadline_s]
         for one in late:
-            self._lost(one, TIMEOUT, now_s)
-
-    def _add(self, sock: socket.socket) -> None:
-        calls = self._owed.popleft() if self._owed else 0
-        connection = Connection(sock, self._request, is_head=self._plan.is_head, calls=calls)
-        self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, select.EPOLLIN)
-        self._idle.append(connection)
+            self._lost(one, TIMEOUT)
+        if self._plan.rate:
+            self._start_calls(now_s)
 
     def _replace(self, connection: Connection, pause_s: float) -> None:
-        """Close a connection; open another one after `pause_s` if it has calls to make."""
-        del self._connections[connection.fd]
-        self._epoll.unregister(connection.fd)
-        connection.sock.close()
+        """Close a connection; open another one after `pause_s` if there are calls to make."""
+        connection.close()
+        self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
-        each = self._plan.each
-        if each and connection.calls >= each:
-            return
-        if each:
-            self._owed.append(connection.calls)
-        if each or self._planned or self._tally.is_open(time.perf_counter()):
-            self._opener.ask(pause_s)
+        if self._planned or self._tally.is_open(time.monotonic()):
+            self._asked.put_nowait(pause_s)
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), CONNECT_S)
+
+
+def _discard(dialling: Future[socket.socket]) -> None:
+    if not dialling.cancelled() and dialling.exception() is None:
+        dialling.result().close()
+
+
+@contextlib.contextmanager
+def _interrupts(on_interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `on_interrupt` for Ctrl-C within the block: an exception could come between two
+    statements, and lose the result."""
+    loop = asyncio.get_running_loop()
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    )
+    if is_ours:
+        loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        if is_ours:
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no garbage within the block, as that would delay a call. Only replaced connections
+    leave cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _waited_s() -> float:
-    """Return the seconds that this thread was ready to run and waited for a processor
+    """Return the seconds that the main thread was ready to run and waited for a processor
     (proc_pid_schedstat(5)); 0 where the system does not report it."""
     try:
         return int(Path("/proc/self/schedstat").read_text("ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-def emit(message: dict[str, Any]) -> None:
-    """Write one line of JSON."""
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def execute(source: BinaryIO, *, has_parent: bool) -> None:
-    """Read a plan, make its load, and write the result."""
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    plan, count = decode(source.readline())
-    generator = Generator(plan, source.read(count), has_parent=has_parent)
-    try:
-        generator.connect()
-        if has_parent:
-            emit({"ready": plan.connections})
-            if not source.read(1):
-                return
-        # A collection would delay a call; only replaced connections leave cycles.
-        gc.collect()
-        gc.disable()
-        emit({"result": generator.run().to_json()})
-    except Unconnected as error:
-        emit({"unreachable": str(error)})
-    finally:
-        generator.close()
-
-
-def main() -> None:
-    """Run the process."""
-    if sys.argv[1] == "-":
-        execute(sys.stdin.buffer, has_parent=True)
-        return
-    with Path(sys.argv[1]).open("rb") as source:
-        execute(source, has_parent=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,66 +9,59 @@ stalled server delays no measurement (coordinated omission: Gil Tene, "How NOT t
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import random
+import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from admin.cli.bench.points import Limits
 
 CODES_MAX: Final = 64
 """Max kinds of errors that are counted apart; later ones count as OTHER."""
 OTHER: Final = "other"
+OK: Final = 200
+MISTAKES: Final = 400
+_CODE: Final = re.compile(rb'"code":\s*"([a-z0-9_]{1,64})"')
+_OURS: Final = b"urn:fngate:problem:"
+"""Beginning of the type of a problem document of fngate."""
+
+
+def is_expected(status: int, wanted: int) -> bool:
+    """Return whether an answer is the expected one; `wanted` 0 is any from 200 to 399."""
+    return status == wanted if wanted else OK <= status < MISTAKES
+
+
+def kind_of(status: int, *parts: bytes) -> str:
+    """Return the name of an unexpected answer: its status, and fngate's code if one of these parts
+    of the answer has it."""
+    for part in parts:
+        if status >= MISTAKES and _OURS in part and (found := _CODE.search(part)):
+            return f"{status} {found[1].decode()}"
+    return str(status)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """One load, for one process.
+    """One load."""
 
-    `each` above 0: the load ends after that many calls of each connection, not after `seconds`.
-    `calls_max` limits the counted calls. `rate` in calls per second, 0 for a closed load;
-    `is_poisson`: exponential gaps instead of equal ones. `status`: the expected one, 0 for any from
-    200 to 399. `socket_fd`: the descriptor from which connected sockets are received, -1 to connect
-    to `host`. `is_detailed`: the result has every call's end.
-    """
-
-    host: str
-    port: int
     connections: int
-    seconds: float
-    warmup_s: float = 0.0
-    each: int = 0
-    calls_max: int = 1_000_000
-    timeout_s: float = 30.0
+    """Connections, each with one call at a time."""
+    limits: Limits
     rate: float = 0.0
+    """Calls per second, 0 for a closed load."""
     is_poisson: bool = True
+    """Exponential gaps between the planned starts, instead of equal ones."""
     seed: int = 0
+    """Seed of these gaps."""
     status: int = 0
-    is_secure: bool = False
+    """The expected status, 0 for any from 200 to 399."""
     is_head: bool = False
+    """The answer has no body."""
     is_detailed: bool = False
-    socket_fd: int = -1
-
-    def split(self, processes: int) -> list[LoadPlan]:
-        """Share the load among at most `processes` processes; each has a connection at least."""
-        count = max(1, min(processes, self.connections, self.calls_max))
-        return [
-            replace(
-                self,
-                connections=_share(self.connections, count, index),
-                calls_max=_share(self.calls_max, count, index),
-                rate=self.rate / count,
-                seed=self.seed + index,
-            )
-            for index in range(count)
-        ]
-
-    def encode(self, request: bytes) -> bytes:
-        """Encode plan and request for the process; `decode` is the inverse."""
-        return json.dumps({**asdict(self), "bytes": len(request)}).encode() + b"\n" + request
+    """The result has every call's end."""
 
 
 def gaps(plan: LoadPlan) -> Iterator[float]:
@@ -78,23 +71,16 @@ def gaps(plan: LoadPlan) -> Iterator[float]:
         yield chance.expovariate(plan.rate) if plan.is_poisson else 1 / plan.rate
 
 
-def decode(line: bytes) -> tuple[LoadPlan, int]:
-    """Return the plan of an encoded plan's first line, and the bytes of the request behind it."""
-    data = json.loads(line)
-    count = int(data.pop("bytes"))
-    return LoadPlan(**data), count
-
-
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Result of a load, of one process or of several.
+    """Result of a load.
 
     `taken_s`: latencies of the counted calls with the expected status. `ended_s`: their ends from
     the window's opening on, if the plan is detailed. `window_s`: length of the window; `in_window`:
     expected answers within it, also to calls of the warm-up. `elapsed_s`: from the window's opening
     to the end of the last counted call. `errors`: counted calls without the expected answer, by
     kind. `cut`: counted calls without an end when the load was stopped. `unsent`: planned calls of
-    an open load that were never sent. `busy` and `starved`: largest share of the time in which a
+    an open load that were never sent. `busy` and `starved`: share of the time in which this
     process computed, or waited for a processor. `stopped`: why the load ended early, "" if it did
     not.
     """
@@ -117,46 +103,6 @@ class LoadResult:
         """Counted calls without the expected answer."""
         return sum(self.errors.values())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data; `from_json` is the inverse."""
-        names = [name for name in self.__slots__ if not name.endswith(("taken_s", "ended_s"))]
-        packed = {
-            name: base64.b64encode(getattr(self, name).tobytes()).decode()
-            for name in ("taken_s", "ended_s")
-        }
-        return {**{name: getattr(self, name) for name in names}, **packed}
-
-
-def from_json(data: dict[str, Any]) -> LoadResult:
-    """Rebuild a result from `LoadResult.to_json`."""
-    unpacked = {}
-    for name in ("taken_s", "ended_s"):
-        unpacked[name] = array("d", base64.b64decode(data[name]))
-    return LoadResult(**{**data, **unpacked})
-
-
-def merge(results: Sequence[LoadResult]) -> LoadResult:
-    """Return the result of processes that ran side by side."""
-    taken, ended, errors = array("d"), array("d"), Counter[str]()
-    for one in results:
-        taken.extend(one.taken_s)
-        ended.extend(one.ended_s)
-        errors.update(one.errors)
-    return LoadResult(
-        taken,
-        ended,
-        window_s=max(one.window_s for one in results),
-        in_window=sum(one.in_window for one in results),
-        elapsed_s=max(one.elapsed_s for one in results),
-        errors=dict(errors),
-        warmup_errors=sum(one.warmup_errors for one in results),
-        cut=sum(one.cut for one in results),
-        unsent=sum(one.unsent for one in results),
-        busy=max(one.busy for one in results),
-        starved=max(one.starved for one in results),
-        stopped=next((one.stopped for one in results if one.stopped), ""),
-    )
-
 
 @dataclass(slots=True)
 class Tally:
@@ -176,15 +122,15 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.opens_s = self.last_s = self.began_s + self.plan.warmup_s
-        self.closes_s = math.inf if self.plan.each else self.opens_s + self.plan.seconds
+        self.opens_s = self.last_s = self.began_s + self.plan.limits.warmup_s
+        self.closes_s = self.opens_s + self.plan.limits.seconds
 
     def starts(self, start_s: float) -> bool:
         """Record the start of a call; return whether it counts."""
         if start_s < self.opens_s:
             return False
         self.counted += 1
-        if self.counted >= self.plan.calls_max:
+        if self.counted >= self.plan.limits.calls_max:
             self.close(start_s)
         return True
 
@@ -232,7 +178,3 @@ class Tally:
             starved=starved,
             stopped=stopped,
         )
-
-
-def _share(total: int, count: int, index: int) -> int:
-    return total // count + (index < total % count)

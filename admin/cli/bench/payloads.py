@@ -6,20 +6,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from admin.cli.bench.points import BadPlan
+from admin.cli.inputs import FILE_MAX, read_file, wrong, wrong_value
 from admin.cli.requests import Wanted, of_sample, opened
+from admin.client import routes
 from admin.client.client import ApiError, Client, HttpRequest, Payload, function_path
-from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
+from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS, InputRule
+from runtime_image.contract.samples import SampleRequest
 
 MODULE: Final = "runtime_image.codecs.batches"
 MAKE_S: Final = 60.0
 """Max seconds for making all bodies."""
-FILE_MAX: Final = 256 * 2**20
-"""Max bytes of a file; no server can be configured to accept more."""
 SERVER: Final = "http"
 
 
@@ -55,9 +55,9 @@ class Described:
 
     kind: str
     signature: dict[str, Any]
-    rules: dict[str, Any]
+    rules: Mapping[str, InputRule]
     is_zeros: bool
-    sample: dict[str, Any] = field(default_factory=dict)
+    sample: SampleRequest = field(default_factory=SampleRequest)
 
 
 def describe(client: Client, ref: str) -> Described:
@@ -65,33 +65,29 @@ def describe(client: Client, ref: str) -> Described:
     does for a file. Raises ApiError or Unreachable."""
     public = client.describe(ref)
     signature = public.get("signature") or {}
+    kind = str(public.get("kind") or signature.get("kind") or "")
     try:
-        function = client.function(ref.partition("@")[0])
+        function = client.call(routes.FUNCTION, ref.partition("@")[0]).value
     except ApiError as error:
         if error.code != "wrong_scope":
             raise
-        function = {}
-    samples = (function.get("server") or {}).get("samples") or [{}]
-    return Described(
-        kind=str(public.get("kind") or signature.get("kind") or ""),
-        signature=signature,
-        rules=function.get("inputs") or {},
-        is_zeros=function.get("sample") == "zeros",
-        sample=samples[0],
-    )
+        return Described(kind, signature, {}, is_zeros=False)
+    samples = function.server.samples if function.server else []
+    sample = samples[0] if samples else SampleRequest()
+    return Described(kind, signature, function.inputs, function.sample == "zeros", sample)
 
 
 def checked_requests(
     client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
 ) -> dict[int, Request]:
-    """Return `requests`, all of which can be sent. Raises BadPlan for a header, of a sample or of
-    an option, that has a control character, and what `requests` raises."""
+    """Return `requests`, all of which can be sent. Raises BadParameter for a header, of a sample
+    or of an option, that has a control character, and what `requests` raises."""
     found = requests(client, ref, described, source, batches)
     for one in found.values():
         try:
             client.endpoint.encode(one.method, one.path, one.headers, b"")
         except ValueError as error:
-            raise BadPlan("--type" if source.media else "NAME", str(error)) from error
+            raise wrong_value("--type" if source.media else "NAME", str(error)) from error
     return found
 
 
@@ -101,14 +97,14 @@ def requests(
     """Return the request of each batch; 0 stands for the input as it is.
 
     Tensors of a sample are sent in the binary form. A file is sent unchanged, unless there are
-    batches or `source.is_json`. Raises BadPlan, typer.BadParameter, ApiError or Unreachable.
+    batches or `source.is_json`. Raises BadParameter, ApiError or Unreachable.
     """
     if described.kind == SERVER:
         _check_plain(source, batches, "a server function", described.kind)
         return {0: _of_server(client, ref, described, source.wanted)}
     if option := source.wanted.option:
         got = f"a function of kind {described.kind}"
-        raise BadPlan(option, f"expected a server function, got {got}, whose input is --input FILE")
+        wrong(option, f"expected a server function, got {got}, whose input is --input FILE")
     payload = None
     if source.file is not None:
         payload = _read(source.file, source.media)
@@ -130,11 +126,11 @@ def requests(
 def _check_plain(source: Source, batches: Sequence[int], what: str, kind: str) -> None:
     if batches and tuple(batches) != (1,):
         got = ",".join(map(str, batches))
-        raise BadPlan("-b", f"expected none, as {what} has no tensors with rows, got {got}")
+        wrong("-b", f"expected none, as {what} has no tensors with rows, got {got}")
     if source.is_json:
-        raise BadPlan("--json-inputs", f"expected a function with tensors, got {what}")
+        wrong("--json-inputs", f"expected a function with tensors, got {what}")
     if kind == SERVER and source.file is not None:
-        raise BadPlan("--input", f"expected none: the body of {what}'s request is -d @FILE")
+        wrong("--input", f"expected none: the body of {what}'s request is -d @FILE")
 
 
 def _of_server(client: Client, ref: str, described: Described, wanted: Wanted) -> Request:
@@ -146,8 +142,8 @@ def _of_server(client: Client, ref: str, described: Described, wanted: Wanted) -
         if not isinstance(body, bytes):
             body = body.read(FILE_MAX + 1)
             if len(body) > FILE_MAX:
-                raise BadPlan("-d", f"expected at most {FILE_MAX} bytes, got more")
-    status = int(described.sample.get("status") or 0) if wanted.is_empty else 0
+                wrong("-d", f"expected at most {FILE_MAX} bytes, got more")
+    status = described.sample.status if wanted.is_empty else 0
     method, path = request.method, function_path(ref, request.path)
     form = f"{method} {request.path}"
     return Request(method, path, request.headers, body, 1, form, status)
@@ -163,14 +159,7 @@ def _unchanged(ref: str, payload: Payload, described: Described) -> Request:
 
 
 def _read(path: Path, media: str) -> Payload:
-    try:
-        with path.expanduser().open("rb") as file:
-            body = file.read(FILE_MAX + 1)
-    except OSError as error:
-        raise BadPlan("--input", f"{path}: {error.strerror}") from error
-    if len(body) > FILE_MAX:
-        raise BadPlan("--input", f"{path}: expected at most {FILE_MAX} bytes, got more")
-    suffix = path.suffix.lower()
+    body, suffix = read_file("--input", path), path.suffix.lower()
     return Payload(
         body, media or (JSON if suffix == ".json" else CONTENT_TYPES.get(suffix, OCTETS))
     )
@@ -182,7 +171,7 @@ def _made(
     """Return headers, body and rows for each batch, made in a process with NumPy."""
     job = {
         "signature": described.signature,
-        "rules": described.rules,
+        "rules": {name: asdict(rule) for name, rule in described.rules.items()},
         "rows": list(batches),
         "form": "json" if is_json else "binary",
         "content_type": payload.content_type if payload else "",
@@ -194,12 +183,12 @@ def _made(
     try:
         done = subprocess.run(command, input=text, capture_output=True, timeout=MAKE_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise BadPlan(
+        raise wrong_value(
             "-b", f"the bodies were not made within {MAKE_S:g} s: choose fewer"
         ) from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        raise BadPlan("-b" if payload is None or any(batches) else "--input", lines[-1])
+        wrong("-b" if payload is None or any(batches) else "--input", lines[-1])
     return _split(done.stdout)
 
 

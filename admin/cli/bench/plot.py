@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from admin.cli.bench.figures import Figures
 from admin.cli.bench.payloads import Request
-from admin.cli.bench.points import BadPlan, Point
+from admin.cli.bench.points import Point
+from admin.cli.inputs import wrong
 
 PACKAGE: Final = "matplotlib"
 SUFFIX: Final = ".png"
@@ -28,11 +29,11 @@ Points = Sequence[tuple[Point, Figures]]
 
 
 def check(path: Path) -> None:
-    """Raise BadPlan unless a picture can be written to `path` later."""
+    """Raise BadParameter unless a picture can be written to `path` later."""
     if path.suffix.lower() != SUFFIX:
-        raise BadPlan(OPTION, f"expected a file that ends with {SUFFIX}, got {path}")
+        wrong(OPTION, f"expected a file that ends with {SUFFIX}, got {path}")
     if importlib.util.find_spec(PACKAGE) is None:
-        raise BadPlan(OPTION, "needs a package that is not installed: make install EXTRAS=bench")
+        wrong(OPTION, "needs a package that is not installed: make install EXTRAS=bench")
 
 
 def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) -> None:

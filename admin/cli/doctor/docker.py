@@ -11,8 +11,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from admin.cli.doctor import engine_checks, gpu_libraries, machine
-from admin.cli.doctor.machine import Check, softened
+from admin.cli.doctor.machine import softened
 from admin.cli.options import DEFAULT_ENGINE
+from hosts.checks import Check
 from pool_manager.drivers.docker.spec import LINK
 from registry.errors import FnError
 from runtime_image.contract.link import VERSION

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from admin.cli.doctor.machine import DISK_FULL, DISK_LOW, Check
+from admin.cli.doctor.machine import DISK_FULL, DISK_LOW
 from admin.text import size
+from hosts.checks import Check
 from pool_manager.drivers.docker.spec import CDI_KIND, CONFIGURE, GENERATE
 from pool_manager.gpus.memory import ALL, NONE
 from runtime_image.contract.gpus import Link

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from admin.cli.doctor.machine import Check
+from hosts.checks import Check
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from admin.cli.doctor.machine import Check
+from hosts.checks import Check
 
 NAME: Final = "server isolation"
 TRY_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""Result of a check, and the checks of this machine, the running server and its replicas."""
+"""Checks of this machine, the running server and its replicas."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from admin.cli.options import TOKEN_FILE
-from admin.text import command, get, size
+from admin.client import routes
+from admin.client.transport import ApiError, Unreachable
+from admin.text import command, size
+from hosts.checks import Check, Level
 from registry.model.hosts import LOCAL_HOST
 
 if TYPE_CHECKING:
@@ -44,18 +48,6 @@ FILTERED: Final = "2"
 """SECCOMP_MODE_FILTER, as proc_pid_status(5) shows it."""
 PROGRAM: Final = b"runtime_image"
 
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Result of one check, and the remedy ("" if there is none)."""
-
-    level: Level
-    name: str
-    found: str
-    todo: str = ""
-
 
 def render(checks: Sequence[Check]) -> str:
     """Render one line per check, with the remedy below it."""
@@ -70,12 +62,15 @@ def render(checks: Sequence[Check]) -> str:
 
 def to_json(checks: Sequence[Check]) -> list[dict[str, str]]:
     """Return the checks as plain JSON data."""
-    return [asdict(check) for check in checks]
+    return [msgspec.structs.asdict(check) for check in checks]
 
 
 def softened(checks: Sequence[Check]) -> list[Check]:
     """Return the checks with failures as warnings, for parts that nothing here depends on."""
-    return [replace(each, level="warn") if each.level == "fail" else each for each in checks]
+    return [
+        msgspec.structs.replace(each, level="warn") if each.level == "fail" else each
+        for each in checks
+    ]
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
@@ -180,27 +175,24 @@ def engine(interpreter: str = sys.executable) -> Check:
 
 def server(client: Client) -> Check:
     """Check that the server is reachable and ready."""
-    from admin.client.client import ApiError, Unreachable
-
     try:
         answer = client.ready()
     except Unreachable as error:
         return Check("fail", "server", str(error), "start it: fnctl serve; or set --url")
     except ApiError as error:
         return Check("fail", "server", str(error), "see the server's log")
-    reasons = answer.get("reasons") or []
+    reasons = answer.get("reasons")
     if answer.get("status") != "ok" or reasons:
-        shown = "; ".join(map(str, reasons)) or "no reason given"
+        given = reasons if isinstance(reasons, list) else []
+        shown = "; ".join(map(str, given)) or "no reason given"
         return Check("warn", "server", f"{client.url} is degraded: {shown}")
     return Check("ok", "server", f"{client.url} accepts calls")
 
 
 def access(client: Client) -> Check:
     """Check that the key or token grants access to the admin API."""
-    from admin.client.client import ApiError, Unreachable
-
     try:
-        count = len(client.functions())
+        count = len(client.items(routes.FUNCTIONS).value)
     except Unreachable:
         return Check("warn", "access", "not tried: the server does not answer")
     except ApiError as error:
@@ -212,22 +204,19 @@ def access(client: Client) -> Check:
 def openness(client: Client) -> list[Check]:
     """Tell who may call without a key; nothing to who may not know it."""
     from admin.cli.openness import openness_line
-    from admin.client.client import ApiError, Unreachable
 
     try:
-        found = client.access()
+        found = client.call(routes.ACCESS).value
     except (ApiError, Unreachable):  # as the check before says
         return []
-    level: Level = "warn" if found.get("openness") == "open" else "ok"
+    level: Level = "warn" if found.openness == "open" else "ok"
     return [Check(level, "without a key", openness_line(found))]
 
 
 def devices(client: Client) -> list[Check]:
     """Tell which devices the server has; nothing to who may not know them."""
-    from admin.client.client import ApiError, Unreachable
-
     try:
-        kinds = Counter(get(one, "kind") for one in client.devices())
+        kinds = Counter(one.kind for one in client.items(routes.DEVICES).value)
     except (ApiError, Unreachable):  # as the check of access says
         return []
     counts = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
@@ -239,11 +228,10 @@ def devices(client: Client) -> list[Check]:
 def reserved_users(client: Client) -> list[Check]:
     """Tell which functions may share a user id with the server or its replicas; nothing without
     any, and nothing to who may not list functions."""
-    from admin.cli.render import reserved_users as lines
-    from admin.client.client import ApiError, Unreachable
+    from admin.cli.function_table import reserved_users as lines
 
     try:
-        found = lines(client.functions())
+        found = lines(client.items(routes.FUNCTIONS).value)
     except (ApiError, Unreachable):  # as the check of access says
         return []
     if not found:
@@ -255,34 +243,22 @@ def reserved_users(client: Client) -> list[Check]:
 def host(client: Client, name: str) -> list[Check]:
     """Return the checks of one of the server's hosts: its present state and that of its agent, then
     the results of a new login."""
-    from admin.client.client import ApiError, Unreachable
-
     if name == LOCAL_HOST:
         text = f"{name} is the machine that the server runs on"
         return [Check("fail", "host", text, "run there, without --host: fnctl doctor")]
     try:
-        known, found = client.host(name), client.check_host(name)
+        known = client.call(routes.HOST, name).value
+        found = client.items(routes.CHECK_HOST, name).value
     except Unreachable as error:
         return [Check("fail", "server", str(error), "start it: fnctl serve; or set --url")]
     except ApiError as error:
         return [Check("fail", "host", str(error), *getattr(error, "__notes__", ())[:1])]
-    state, reason, agent = (get(known, key) for key in ("state", "reason", "agent"))
-    text = f"{name} is {state}" + (f": {reason}" if reason else "")
-    checks = [Check("ok" if state == "up" and not reason else "warn", "host", text)]
-    if state == "up":
+    is_up, agent = known.state == "up", known.agent
+    text = f"{name} is {known.state}" + (f": {known.reason}" if known.reason else "")
+    checks = [Check("ok" if is_up and not known.reason else "warn", "host", text)]
+    if is_up:
         checks.append(Check("warn" if agent else "ok", "agent", agent or "reports GPUs and disk"))
-    return [*checks, *from_json(found)]
-
-
-def from_json(items: Sequence[dict[str, Any]]) -> list[Check]:
-    """Return the checks of a server's answer."""
-    return [
-        Check(
-            "ok" if get(one, "level") == "ok" else "fail",
-            *(get(one, key) for key in ("name", "found", "todo")),
-        )
-        for one in items
-    ]
+    return [*checks, *found]
 
 
 def replica_pids(run: Path) -> list[int]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from admin.cli.doctor.engine_checks import Driver
-from admin.cli.doctor.machine import Check
 from admin.text import size
+from hosts.checks import Check
+from pool_manager.core.gpus.topology import joined
 from registry.manifest.container import default_shm_mib
 from runtime_image.contract.gpus import Ancestor
 
@@ -101,14 +102,12 @@ def links(found: Driver, host: Host) -> list[Check]:
 def nvlinked(pairs: list[tuple[str, str]]) -> list[list[str]]:
     """Return sets of GPUs of which each two are one of the pairs: each GPU is in one set, the first
     that it fits."""
-    joined = {frozenset(pair) for pair in pairs}
-    found: list[list[str]] = []
-    for gpu in dict.fromkeys(gpu for pair in pairs for gpu in pair):
-        fits = (one for one in found if all(frozenset((gpu, other)) in joined for other in one))
-        if (own := next(fits, None)) is not None:
-            own.append(gpu)
-        else:
-            found.append([gpu])
+    known = {frozenset(pair) for pair in pairs}
+    left = list(dict.fromkeys(gpu for pair in pairs for gpu in pair))
+    found = []
+    while left:
+        found.append(joined(left[0], left, lambda *pair: frozenset(pair) in known))
+        left = [gpu for gpu in left if gpu not in found[-1]]
     return [one for one in found if len(one) > 1]
 
 

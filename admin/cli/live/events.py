@@ -2,85 +2,108 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
 
-from admin.client.sse import Backoff, Connect, Disconnected, Event, Position, resumed
+import msgspec
+
+from admin.client.sse import Connect, Disconnected, Event, Position, Retry, resumed
+from admin.documents.events import SERVER_EVENTS, ServerEvent
 
 KEPT_MAX: Final = 1000
 """Max items that wait to be taken. Beyond it reading stops, the server ends the connection, and the
 same events arrive on the next one."""
 
+ITEMS_MAX: Final = 1000
+"""Max items of an event that are read one by one; a server sends 200."""
+_Decoder = msgspec.json.Decoder
+_RAW_ITEMS: Final = _Decoder(dict[str, list[msgspec.Raw]])
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class ServerEvent:
-    """Event with its kind and its data."""
+class Ignored:
+    """Event that cannot be read, or an item of it."""
 
     kind: str
-    data: dict[str, Any]
+    """Kind of the event."""
+    why: str
+    """What was expected, and what came."""
 
 
-StreamItem = ServerEvent | Disconnected
+StreamItem = ServerEvent | Ignored | Disconnected
 
 
 class SnapshotPosition(Position):
-    """Position that never lies within a snapshot, and that detects repeated events by their ids."""
+    """Position that never lies within a snapshot, in which a stream cannot be resumed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._latest = ""
         self._is_reading = False
 
-    def accept(self, event: Event) -> bool:
-        """Record `event`; return False if it was received before. An event without an id has the
-        id of the event before it."""
-        if event.type == "reset":
-            # A stream cannot be resumed within a snapshot: no id until its end.
-            self.id, self._latest, self._is_reading = "", "", True
-        elif event.type == "ready":
-            self._is_reading = False
-        if _precedes(event.id, self._latest):
-            return False
-        self._latest = event.id or self._latest
-        if not self._is_reading:
-            self.id = self._latest
-        return True
+    def record(self, event: Event) -> None:
+        """Continue after `event`, or from the beginning if it is of a snapshot."""
+        if event.type in ("reset", "ready"):
+            self._is_reading = event.type == "reset"
+        self.id = "" if self._is_reading else event.id
 
 
-def follow(connect: Connect, pause: Callable[[float], object]) -> Iterator[StreamItem]:
-    """Yield events and lost connections; `pause` waits for the given seconds.
+def follow(
+    connect: Connect, pause: Callable[[float], object], read: Callable[[Event], Iterable[T]]
+) -> Iterator[T | Disconnected]:
+    """Yield all that `read` finds in the events, and lost connections; `pause` waits for the given
+    seconds.
 
-    Events that are not JSON objects are skipped. Raises ApiError or Unreachable before the first
-    event, and later only a refusal that is permanent.
+    Raises ApiError or Unreachable before the server has accepted a connection, and later only a
+    refusal that is permanent.
     """
-    retry = Backoff()
+    retry = Retry()
     for item in resumed(connect, retry, SnapshotPosition(), pause):
         if isinstance(item, Disconnected):
             yield item
-        elif (event := _parsed(item)) is not None:
-            retry.received()
-            yield event
+            continue
+        for found in read(item):
+            if not isinstance(found, Ignored):
+                retry.received()
+            yield found
 
 
-def _parsed(event: Event) -> ServerEvent | None:
+class EventReader(Generic[T]):
+    """Reader of the events whose types are named in `types`."""
+
+    def __init__(self, types: Mapping[str, type[T]]) -> None:
+        self._decoders = {kind: _Decoder(type_) for kind, type_ in types.items()}
+
+    def read(self, event: Event) -> Iterator[T | Ignored]:
+        """Yield the data of an event. If an item of a list cannot be read, as a server of another
+        release may send it, yield each of the others."""
+        decoder = self._decoders.get(event.type)
+        if decoder is None:
+            yield Ignored(event.type, "this fnctl does not know such events")
+            return
+        try:
+            yield decoder.decode(event.data or "{}")
+        except (ValueError, RecursionError) as error:
+            items = _items(event.data)
+            if not 1 < len(items) <= ITEMS_MAX:
+                yield Ignored(event.type, str(error).replace("items[0]", "items[]"))
+                return
+            for item in items:
+                yield from self.read(event._replace(data=f'{{"items":[{item}]}}'))
+
+
+def _items(data: str) -> list[str]:
+    """Return the JSON of each item of a list; none for other data."""
     try:
-        data = json.loads(event.data or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return ServerEvent(event.type, data) if isinstance(data, dict) else None
+        return [bytes(item).decode() for item in _RAW_ITEMS.decode(data)["items"]]
+    except (ValueError, RecursionError, KeyError):
+        return []
 
 
-def _precedes(id: str, latest: str) -> bool:
-    """Return whether `id` ("BOOT-SEQ") is of the same boot as `latest` and before it."""
-    boot, _, number = id.rpartition("-")
-    latest_boot, _, latest_number = latest.rpartition("-")
-    if boot != latest_boot or not (number.isdecimal() and latest_number.isdecimal()):
-        return False
-    return int(number) < int(latest_number)
+read_event: Final = EventReader(SERVER_EVENTS).read
 
 
 class EventThread:
@@ -92,7 +115,7 @@ class EventThread:
     def __init__(self, connect: Connect) -> None:
         self._queue: queue.Queue[StreamItem | Exception] = queue.Queue(KEPT_MAX)
         self._closed = threading.Event()
-        self._items = follow(connect, self._closed.wait)
+        self._items = follow(connect, self._closed.wait, read_event)
         self._thread = threading.Thread(target=self._read, name="events", daemon=True)
         self._thread.start()
 

@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from admin.cli.live.events import StreamItem
+import msgspec
+
+from admin.cli.live.events import Ignored, StreamItem
 from admin.client.sse import Disconnected
 from admin.client.transport import Unreachable
-from admin.text import duration, get, one_line, place_of, plain
+from admin.documents import events
+from admin.documents.deploys import OperationRow
+from admin.documents.functions import FunctionRow
+from admin.documents.hosts import HostRow
+from admin.documents.server import DeviceRow, ReplicaRow
+from admin.text import duration, one_line, place_of, plain
+from registry.model.history import ColdStart
 
 TEXT_MAX: Final = 300
 """Max characters of an entry."""
@@ -26,28 +34,34 @@ QUIET_S: Final = 3.0
 """Seconds without an event after which the state counts as old; a server beats every second."""
 SNAPSHOT_S: Final = 30.0
 """Max seconds of a snapshot; ten thousand functions take much less."""
+IGNORED_MAX: Final = 8
+"""Max kinds of events of which the state says why they are ignored."""
 
-Item = dict[str, Any]
+
+T = TypeVar("T")
+Occurrence = events.DecisionEvent | ColdStart | OperationRow | events.ErrorEvent | events.HostEvent
+ResourceEvent = (
+    events.FunctionsEvent
+    | events.ReplicasEvent
+    | events.DevicesEvent
+    | events.HostsEvent
+    | events.GoneEvent
+)
 
 
 class FunctionChanges:
     """Tracker of the functions that changed since the last call of `since`."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, dict[str, Any]] = {}
+        self._shown: dict[str, FunctionRow] = {}
 
-    def since(self, functions: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return new and changed functions in order of name, then removed ones.
-
-        A removed function is {"name": its name, "state": "gone"}.
-        """
-        changed = [functions[name] for name in sorted(functions) if self._is_new(functions[name])]
-        gone = [{"name": name, "state": "gone"} for name in sorted(self._shown.keys() - functions)]
-        self._shown = dict(functions)
-        return changed + gone
-
-    def _is_new(self, line: dict[str, Any]) -> bool:
-        return self._shown.get(line["name"]) != line
+    def since(self, functions: Mapping[str, FunctionRow]) -> tuple[list[FunctionRow], list[str]]:
+        """Return new and changed functions, and the names of removed ones, both in order of
+        name."""
+        shown, self._shown = self._shown, dict(functions)
+        changed = _ordered(functions)
+        gone = sorted(shown.keys() - functions)
+        return [one for one in changed if shown.get(one.name) != one], gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,126 +80,79 @@ class ActivityEntry:
     operation: str = ""
 
 
-def activity_entry(kind: str, data: dict[str, Any]) -> ActivityEntry | None:
-    """Return the entry for an event of this kind; None if the event only changes the state."""
-    make = _ENTRY_MAKERS.get(kind)
-    return make(data) if make else None
-
-
-def _decision(data: dict[str, Any]) -> ActivityEntry:
-    return ActivityEntry(
-        seconds(data.get("at_s")), "decision", name(data), _short(get(data, "text"))
-    )
-
-
-def _cold_start(data: dict[str, Any]) -> ActivityEntry:
-    outcome = get(data, "outcome")
-    took = duration(seconds(data.get("total_ms")))
-    text = f"revision {get(data, 'number')} {outcome} after {took} on {place_of(data)}"
-    at_s = seconds(data.get("at_s"))
-    return ActivityEntry(at_s, "cold start", name(data), _short(text), outcome != "ready")
-
-
-def _operation(data: dict[str, Any]) -> ActivityEntry:
-    state = get(data, "state")
-    text = f"{get(data, 'kind')} {state}"
-    if state == "running":
-        text = f"{get(data, 'kind')}: {get(data, 'phase')}"
-    if why := get(data, "error", "detail"):
-        text = f"{text}: {why}"
-    at_s = seconds(data.get("ended_s")) or seconds(data.get("created_s"))
-    is_bad = state == "failed"
-    return ActivityEntry(at_s, "operation", name(data), _short(text), is_bad, get(data, "id"))
-
-
-def _error(data: dict[str, Any]) -> ActivityEntry:
-    count = int(seconds(data.get("count")) or 1)
-    times = f"{count} x " if count > 1 else ""
-    where = f" ({get(data, 'replica')})" if data.get("replica") else ""
-    text = f"{times}{get(data, 'code')}: {get(data, 'detail')}{where}"
-    return ActivityEntry(seconds(data.get("at_s")), "error", name(data), _short(text), True)
-
-
-def _host(data: dict[str, Any]) -> ActivityEntry:
-    is_bad = data.get("change") in ("unreachable", "gone")
-    return ActivityEntry(seconds(data.get("at_s")), "host", "", _short(get(data, "text")), is_bad)
-
-
-_ENTRY_MAKERS: Final[dict[str, Callable[[dict[str, Any]], ActivityEntry]]] = {
-    "decision": _decision,
-    "cold_start": _cold_start,
-    "operation": _operation,
-    "error": _error,
-    "host": _host,
-}
-
-
-def name(data: dict[str, Any]) -> str:
-    """Return the name of an event's function."""
-    return plain(get(data, "function") or get(data, "name"))
-
-
-def seconds(value: Any) -> float:
-    """Return `value` if it is a number, else 0.0."""
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _short(text: str) -> str:
-    return one_line(plain(text))[:TEXT_MAX]
+def activity_entry(event: Occurrence) -> ActivityEntry:
+    """Return the entry for what has happened, with texts that are safe for a line of a terminal."""
+    function, is_bad, operation = "", False, ""
+    at_s = event.at_s if not isinstance(event, OperationRow) else event.ended_s or event.created_s
+    match event:
+        case events.DecisionEvent():
+            kind, function, text = "decision", event.function, event.text
+        case ColdStart():
+            kind, function, is_bad = "cold start", event.name, event.outcome != "ready"
+            took = f"{event.outcome} after {duration(event.total_ms)} on {place_of(event)}"
+            text = f"revision {event.number} {took}"
+        case OperationRow():
+            kind, function, operation = "operation", event.name, event.id
+            is_bad, is_running = event.state == "failed", event.state == "running"
+            text = f"{event.kind}: {event.phase}" if is_running else f"{event.kind} {event.state}"
+            if why := event.error.detail:
+                text = f"{text}: {why}"
+        case events.ErrorEvent():
+            kind, function, is_bad = "error", event.function, True
+            times = f"{event.count} x " if event.count > 1 else ""
+            where = f" ({event.replica})" if event.replica else ""
+            text = f"{times}{event.code}: {event.detail}{where}"
+        case events.HostEvent():
+            kind, text, is_bad = "host", event.text, event.change in ("unreachable", "gone")
+    short = one_line(plain(text))[:TEXT_MAX]
+    return ActivityEntry(at_s, kind, plain(function), short, is_bad, operation)
 
 
 @dataclass(slots=True)
 class Resources:
     """The server, and its functions, replicas, devices and hosts by name or id."""
 
-    server: Item = field(default_factory=dict)
-    functions: dict[str, Item] = field(default_factory=dict)
-    replicas: dict[str, Item] = field(default_factory=dict)
-    devices: dict[str, Item] = field(default_factory=dict)
-    hosts: dict[str, Item] = field(default_factory=dict)
+    server: events.ServerFacts | None = None
+    functions: dict[str, FunctionRow] = field(default_factory=dict)
+    replicas: dict[str, ReplicaRow] = field(default_factory=dict)
+    devices: dict[str, DeviceRow] = field(default_factory=dict)
+    hosts: dict[str, HostRow] = field(default_factory=dict)
     received_s: dict[str, float] = field(default_factory=dict)
     """Time (`now`) of receipt by function, from which its `ready_in_ms` is counted down."""
 
-    def upsert(self, kind: str, data: Item, now: float) -> None:
-        """Store new and changed items; invalid items are ignored."""
-        known, key = self._named(kind)
-        for item in data.get("items") or ():
-            if isinstance(item, dict) and isinstance(item.get(key), str):
-                known[item[key]] = item
-                if kind == "functions":
-                    self.received_s[item[key]] = now
+    def apply(self, event: ResourceEvent, now: float) -> None:
+        """Store new and changed items, or forget those that no longer exist."""
+        match event:
+            case events.FunctionsEvent():
+                self.functions.update({one.name: one for one in event.items})
+                self.received_s.update({one.name: now for one in event.items})
+            case events.ReplicasEvent():
+                self.replicas.update({one.id: one for one in event.items})
+            case events.DevicesEvent():
+                self.devices.update({one.id: one for one in event.items})
+            case events.HostsEvent():
+                self.hosts.update({one.name: one for one in event.items})
+            case events.GoneEvent():
+                _forget(self.functions, event.functions)
+                _forget(self.received_s, event.functions)
+                _forget(self.replicas, event.replicas)
+                _forget(self.devices, event.devices or ())
+                _forget(self.hosts, event.hosts or ())
 
-    def forget(self, data: Item) -> None:
-        """Remove items that no longer exist."""
-        for kind in ("functions", "replicas", "devices", "hosts"):
-            known, _ = self._named(kind)
-            for key in data.get(kind) or ():
-                known.pop(key, None)
-        for name in data.get("functions") or ():
-            self.received_s.pop(name, None)
 
-    def _named(self, kind: str) -> tuple[dict[str, Item], str]:
-        if kind in ("functions", "hosts"):
-            return (self.functions if kind == "functions" else self.hosts), "name"
-        return (self.replicas if kind == "replicas" else self.devices), "id"
+def _forget(known: dict[str, T], keys: Iterable[str]) -> None:
+    for key in keys:
+        known.pop(key, None)
 
 
 class Placed(NamedTuple):
     """A replica on one of its devices."""
 
-    replica: Item
+    replica: ReplicaRow
     at: int
     """Which of its devices this is, from 1."""
     total: int
     """Number of its devices."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """Lost connection: the reason, and the time (`now`) of the next attempt."""
-
-    why: str
-    retry_s: float
 
 
 class LiveState:
@@ -193,14 +160,15 @@ class LiveState:
 
     def __init__(self) -> None:
         self.resources = Resources()
-        self.beat: Item = {}
+        self.beat: events.BeatEvent | None = None
         self.activity: deque[ActivityEntry] = deque(maxlen=ACTIVITY_MAX)
         self.trends: dict[str, deque[float]] = {}
-        self.outage: Outage | None = None
+        self.ignored: dict[str, str] = {}
+        """Why events of the present snapshot and later were ignored, by their kind."""
+        self.retry_s: float | None = None
+        """Time (`now`) of the next attempt to connect; None without an outage."""
         self.is_complete = False
         """True once any snapshot was complete."""
-        self.version = 0
-        """Incremented on every change."""
         self._incoming: Resources | None = None
         self._last_event_s = 0.0
         self._beat_received_s = 0.0
@@ -210,42 +178,54 @@ class LiveState:
         """True until a first snapshot is complete, and while a later one is incomplete."""
         return self._incoming is not None or not self.is_complete
 
-    def apply(self, kind: str, data: Item, now: float) -> None:
-        """Apply one event. Unknown kinds are ignored, as a newer server may send more."""
-        self.outage = None
-        self._last_event_s = now
-        self.version += 1
-        if change := self._changes().get(kind):
-            change(data, now)
-        elif (entry := activity_entry(kind, data)) and entry not in self.activity:
-            self._record(entry)
+    def apply(self, item: StreamItem, now: float) -> None:
+        """Apply an event, or record a lost connection, or why an event is ignored."""
+        if isinstance(item, Disconnected):
+            self.retry_s = now + item.pause_s
+            # The next connection starts with a whole snapshot.
+            self._incoming = None
+            self.trends.clear()
+            return
+        self.retry_s, self._last_event_s = None, now
+        match item:
+            case Ignored():
+                if item.kind in self.ignored or len(self.ignored) < IGNORED_MAX:
+                    self.ignored[item.kind] = item.why
+            case events.ResetEvent():
+                self._incoming = Resources(item.server)
+                self.ignored.clear()
+            case events.ReadyEvent():
+                if self._incoming is not None:
+                    self.resources, self._incoming = self._incoming, None
+                self.is_complete = True
+            case events.BeatEvent():
+                self.beat, self._beat_received_s = item, now
+                self._append_rates()
+            case (
+                events.DecisionEvent()
+                | ColdStart()
+                | OperationRow()
+                | events.ErrorEvent()
+                | events.HostEvent()
+            ):
+                self._record(activity_entry(item))
+            case _:
+                resources = self.resources if self._incoming is None else self._incoming
+                resources.apply(item, now)
 
     def _record(self, entry: ActivityEntry) -> None:
-        """Append `entry`; it replaces earlier entries of the same operation."""
+        """Append `entry` unless it is there; it replaces earlier entries of the same operation."""
+        if entry in self.activity:
+            return
         if entry.operation:
             before = [each for each in self.activity if each.operation == entry.operation]
             for each in before:
                 self.activity.remove(each)
         self.activity.append(entry)
 
-    def update(self, item: StreamItem, now: float) -> None:
-        """Apply an event, or record a lost connection."""
-        if isinstance(item, Disconnected):
-            self.disconnected(item.why, now + item.pause_s)
-        else:
-            self.apply(item.kind, item.data, now)
-
-    def disconnected(self, why: str, retry_s: float) -> None:
-        """Record a lost connection, after which the state is old. Next attempt at `retry_s`."""
-        self.outage = Outage(why, retry_s)
-        # The next connection starts with a whole snapshot.
-        self._incoming = None
-        self.trends.clear()
-        self.version += 1
-
     def is_live(self, now: float) -> bool:
         """Return whether the state is current."""
-        is_heard = self.outage is None and now - self._last_event_s < QUIET_S
+        is_heard = self.retry_s is None and now - self._last_event_s < QUIET_S
         return is_heard and not self.is_reading
 
     def age_s(self, now: float) -> float:
@@ -254,64 +234,31 @@ class LiveState:
 
     def server_s(self, now: float) -> float:
         """Return the server's clock (Unix s), stopped while the state is old; 0.0 before a beat."""
-        at_s = seconds(self.beat.get("at_s"))
-        if not at_s:
+        if self.beat is None:
             return 0.0
         until = now if self.is_live(now) else self._last_event_s
-        return at_s + max(0.0, until - self._beat_received_s)
+        return self.beat.at_s + max(0.0, until - self._beat_received_s)
 
     def on_device(self) -> dict[str, list[Placed]]:
         """Return the replicas by the id of their device, in order of their ids. One on several
         devices is there once for each."""
         found: dict[str, list[Placed]] = {}
-        for replica in sorted(self.resources.replicas.values(), key=lambda each: str(each["id"])):
-            devices = replica.get("devices")
-            if not isinstance(devices, list) or not devices:
-                devices = [replica.get("device")]  # a server of an earlier release names one
+        replicas = self.resources.replicas
+        for id in sorted(replicas):
+            devices = replicas[id].devices
             for at, device in enumerate(devices, 1):
-                found.setdefault(str(device), []).append(Placed(replica, at, len(devices)))
+                found.setdefault(device, []).append(Placed(replicas[id], at, len(devices)))
         return found
 
-    def _changes(self) -> dict[str, Callable[[Item, float], None]]:
-        return {
-            "reset": self._reset,
-            "ready": self._ready,
-            "beat": self._beat,
-            "gone": lambda data, _now: self._target.forget(data),
-            "functions": lambda data, now: self._upsert("functions", data, now),
-            "replicas": lambda data, now: self._upsert("replicas", data, now),
-            "devices": lambda data, now: self._upsert("devices", data, now),
-            "hosts": lambda data, now: self._upsert("hosts", data, now),
-        }
-
-    @property
-    def _target(self) -> Resources:
-        return self.resources if self._incoming is None else self._incoming
-
-    def _reset(self, data: Item, _now: float) -> None:
-        server = data.get("server")
-        self._incoming = Resources(server if isinstance(server, dict) else {})
-
-    def _ready(self, _data: Item, _now: float) -> None:
-        if self._incoming is not None:
-            self.resources, self._incoming = self._incoming, None
-        self.is_complete = True
-
-    def _upsert(self, kind: str, data: Item, now: float) -> None:
-        self._target.upsert(kind, data, now)
-
-    def _beat(self, data: Item, now: float) -> None:
-        self.beat, self._beat_received_s = data, now
-        self._append_rates(self.resources.functions.values())
-
-    def _append_rates(self, items: Iterable[Item]) -> None:
+    def _append_rates(self) -> None:
         """Append one rate to each trend; trends that contain only zeros are dropped."""
-        active = {str(item["name"]): seconds(item.get("rate")) for item in items}
-        for name, rate in active.items():
-            if rate and name not in self.trends:
-                self.trends[name] = deque(maxlen=TREND_MAX)
+        functions = self.resources.functions
+        for one in functions.values():
+            if one.rate and one.name not in self.trends:
+                self.trends[one.name] = deque(maxlen=TREND_MAX)
         for name in [*self.trends]:
-            self.trends[name].append(active.get(name, 0.0))
+            row = functions.get(name)
+            self.trends[name].append(0.0 if row is None else row.rate)
             if not any(self.trends[name]):
                 del self.trends[name]
 
@@ -319,30 +266,40 @@ class LiveState:
 def read_live_state(items: Iterator[StreamItem], clock: Callable[[], float]) -> LiveState:
     """Read events until there is a complete snapshot and a beat, and return that state.
 
-    Raises ApiError, or Unreachable if the connection ends before.
+    Raises ApiError, or Unreachable if the connection ends before, or the server is of another
+    release and sends none that can be read.
     """
     live, until_s = LiveState(), clock() + SNAPSHOT_S
     for each in items:
         now = clock()
         if isinstance(each, Disconnected):
             raise Unreachable(each.why)
-        live.apply(each.kind, each.data, now)
+        live.apply(each, now)
         if not live.is_reading and live.beat:
             return live
         if now > until_s:
             break
-    raise Unreachable(f"the server sent no complete snapshot within {SNAPSHOT_S:.0f} s")
+    ignored = "".join(f"; ignored: {kind}: {why}" for kind, why in live.ignored.items())
+    raise Unreachable(f"the server sent no complete snapshot within {SNAPSHOT_S:.0f} s{ignored}")
 
 
 def snapshot_json(live: LiveState) -> dict[str, Any]:
     """Return the state as one JSON object, resources in order of name or id."""
     resources = live.resources
-    return {
-        "server": resources.server,
-        "beat": live.beat,
-        "functions": [resources.functions[name] for name in sorted(resources.functions)],
-        "replicas": [resources.replicas[id] for id in sorted(resources.replicas)],
-        "devices": [resources.devices[id] for id in sorted(resources.devices)],
-        "hosts": [resources.hosts[name] for name in sorted(resources.hosts)],
-        "happened": [asdict(each) for each in live.activity],
-    }
+    found: dict[str, Any] = msgspec.to_builtins(
+        {
+            "server": resources.server,
+            "beat": live.beat,
+            "functions": _ordered(resources.functions),
+            "replicas": _ordered(resources.replicas),
+            "devices": _ordered(resources.devices),
+            "hosts": _ordered(resources.hosts),
+            "ignored": live.ignored,
+            "happened": [asdict(each) for each in live.activity],
+        }
+    )
+    return found
+
+
+def _ordered(rows: Mapping[str, T]) -> list[T]:
+    return [rows[key] for key in sorted(rows)]

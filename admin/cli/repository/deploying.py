@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import typer
 
+from admin import documents as d
 from admin.cli.errors import REFUSED, refusal_text, report_error
 from admin.cli.operations import bar, finish, upload
 from admin.cli.options import Session
@@ -21,22 +23,17 @@ from admin.cli.repository.planning import (
     with_collisions,
     with_deployed,
 )
+from admin.client import routes
 from admin.client.client import ApiError
-from admin.text import command, get, size, table
+from admin.text import command, size, table
+
+if TYPE_CHECKING:
+    from admin.client.document import Document
 
 NEXT_MAX: Final = 1
 DEPLOYED, CHANGED, UNCHANGED = "deployed", "changed", "unchanged"
 RUNNING, FAILED, NOT_TRIED = "running", "failed", "refused"
 _WORST_FIRST: Final = (FAILED, DEPLOYED, CHANGED, RUNNING)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the command line that hold for every model."""
-
-    overrides: dict[str, Any] = field(default_factory=dict)
-    breaking: bool = False
-    no_wait: bool = False
 
 
 @dataclass(slots=True)
@@ -47,7 +44,8 @@ class VersionResult:
     state: str
     revision: str = ""
     detail: str = ""
-    operation: dict[str, Any] = field(default_factory=dict)
+    operation: Mapping[str, object] = field(default_factory=dict)
+    """As the server sent it."""
 
 
 @dataclass(slots=True)
@@ -91,8 +89,16 @@ class ModelResult:
         }
 
 
-def deploy_repository(session: Session, path: Path, name: str | None, options: Options) -> None:
-    """Deploy a repository, or the folder of one model. Raises typer.BadParameter for a name for
+def deploy_repository(
+    session: Session,
+    path: Path,
+    name: str | None,
+    wanted: d.requests.DeployRequest,
+    *,
+    no_wait: bool,
+) -> None:
+    """Deploy a repository, or the folder of one model; `breaking` and `overrides` of what is
+    `wanted` hold for every model. Raises typer.BadParameter for a name for
     several models, typer.Exit if a model was refused or failed, Unreachable without a server."""
     plans = _plans(session, path, name)
     results = [ModelResult(plan, plan.lines()) for plan in plans]
@@ -103,7 +109,7 @@ def deploy_repository(session: Session, path: Path, name: str | None, options: O
     for at, result in enumerate(sound, 1):
         of = f" ({at} of {len(sound)})" if len(sound) > 1 else ""
         session.remark(f"{result.plan.model} as {result.plan.name}{of}")
-        _deploy_model(session, result, options)
+        _deploy_model(session, result, wanted, no_wait)
     answer = {"models": [one.as_json() for one in results]}
     session.answer(answer, lambda: summary(results))
     done = [one.plan.name for one in results if not one.is_bad]
@@ -135,16 +141,21 @@ def _functions(session: Session) -> dict[str, str]:
     """Return the names in the protocol by function; nothing where the key may not read them, as the
     server checks each deploy by itself."""
     try:
-        return {str(one["name"]): get(one, "oip_name") for one in session.client.functions()}
+        return {one.name: one.oip_name for one in session.client.items(routes.FUNCTIONS).value}
     except ApiError:
         return {}
 
 
-def _deploy_model(session: Session, result: ModelResult, options: Options) -> None:
+def _deploy_model(
+    session: Session, result: ModelResult, wanted: d.requests.DeployRequest, no_wait: bool
+) -> None:
     """Deploy the versions: the one with the traffic first, so that calls never go to another."""
     for at, version in enumerate(result.plan.versions):
         try:
-            ended = _deploy_version(session, version, options, traffic=at == 0)
+            own = {"trust": False, "now": False, "pull": False, "traffic": at == 0}
+            one = msgspec.structs.replace(wanted, **own)
+            operation = _deploy_version(session, version, one)
+            ended = operation if no_wait else finish(session, operation)
         except ApiError as error:
             text = refusal_text(error)
             session.remark(f"error: {result.plan.model} version {version.version}: {text}")
@@ -153,27 +164,26 @@ def _deploy_model(session: Session, result: ModelResult, options: Options) -> No
         result.versions.append(_result(version.version, ended))
 
 
-def _result(version: int, operation: dict[str, Any]) -> VersionResult:
-    found = operation.get("result") or {}
-    state, how = DEPLOYED, get(found, "switch")
-    if operation.get("state") == RUNNING:
-        state, how = RUNNING, f"operation {get(operation, 'id')}"
-    elif not found.get("created", True):
-        changed = ", ".join(found.get("changed") or ())
+def _result(version: int, operation: Document[d.deploys.OperationRow]) -> VersionResult:
+    row = operation.value
+    state, how = DEPLOYED, row.result.switch or ""
+    if row.state == RUNNING:
+        state, how = RUNNING, f"operation {row.id}"
+    elif row.result.created is False:
+        changed = ", ".join(row.result.changed or ())
         state, how = (CHANGED, changed) if changed else (UNCHANGED, how)
-    return VersionResult(version, state, get(found, "revision"), how, operation)
+    return VersionResult(version, state, row.result.revision or "", how, operation.sent)
 
 
 def _deploy_version(
-    session: Session, version: VersionPlan, options: Options, *, traffic: bool
-) -> dict[str, Any]:
+    session: Session, version: VersionPlan, wanted: d.requests.DeployRequest
+) -> Document[d.deploys.OperationRow]:
     collected = version.collected
     count, sent = upload(session.client, collected, partial(bar, quiet=session.as_json))
     files = len(collected.bundle.files)
     session.remark(f"  version {version.version}: {count} of {files} files uploaded, {size(sent)}")
-    request = collected.request(False, options.breaking, options.overrides, traffic=traffic)
-    operation = session.client.create_revision(collected.name, request)
-    return operation if options.no_wait else finish(session, operation)
+    request = collected.request(wanted)
+    return session.client.submit(routes.DEPLOY, collected.name, body=request)
 
 
 def summary(results: Iterable[ModelResult]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from admin.cli.errors import refusal_text
 from admin.cli.live.events import EventThread
@@ -18,12 +18,12 @@ from admin.cli.top.layout import HELP, ScreenState, screen_lines, wrapped
 from admin.cli.top.lines import Line
 from admin.cli.top.terminal import Screen, Terminal
 from admin.cli.top.view import Request, Visible, press
+from admin.client import routes
+from admin.client.client import Client
 from admin.client.sse import Disconnected
 from admin.client.transport import ApiError, Unreachable
+from admin.documents.requests import SleepRequest
 from admin.text import one_line
-
-if TYPE_CHECKING:
-    from admin.client.client import Client
 
 AT_ONCE_MAX: Final = 8
 WARM_S: Final = 60
@@ -86,11 +86,12 @@ class BackgroundRequests:
 
     def _answer(self, request: Request) -> str:
         if request.verb == "why":
-            now_s = datetime.now(UTC).timestamp()
-            return render_why(self._client.why(request.name), now_s)
+            why = self._client.call(routes.WHY, request.name).value
+            return render_why(why, (), datetime.now(UTC).timestamp())
         if request.verb == "warm":
-            return render_warm(self._client.warm(request.name, WARM_S))
-        return render_sleep(self._client.put_to_sleep(request.name))
+            return render_warm(self._client.call(routes.WARM, request.name, wait_s=WARM_S).value)
+        found = self._client.submit(routes.SLEEP, request.name, body=SleepRequest())
+        return render_sleep(found.value)
 
 
 class Top:
@@ -160,7 +161,7 @@ class Top:
 
     def _update(self, now: float) -> None:
         for item in self._event_thread.take():
-            self._live.update(item, now)
+            self._live.apply(item, now)
             if isinstance(item, Disconnected):
                 self._show_message(item.why, now)
         for outcome in self._requests.outcomes():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from admin.cli.live.state import LiveState, seconds
+from admin.cli.live.state import LiveState
 from admin.cli.top import sections
 from admin.cli.top.lines import Line, Span, cut, shown
-from admin.text import get, number
-from registry.model.hosts import LOCAL_HOST, host_order
+from admin.documents.hosts import HostRow
+from admin.documents.server import DeviceRow
+from admin.text import number
+from registry.model.hosts import host_order
 
 STATES: Final = {
     "up": "green",
@@ -20,33 +22,28 @@ STATES: Final = {
 }
 INDENT: Final = 2
 
-Item = dict[str, Any]
-
 
 def rows(live: LiveState, room: int, width: int) -> list[Line]:
     """Return the devices on at most `room` lines, below a line for each host if there are
     several."""
-    resources, replicas = live.resources, live.on_device()
-    hosts = ordered(resources.hosts)
+    devices, replicas = live.resources.devices.values(), live.on_device()
+    hosts = ordered(live.resources.hosts)
     if len(hosts) < 2:
-        return sections.rows(resources.devices, replicas, room, width)
+        return sections.rows(devices, replicas, room, width)
     kept = hosts if len(hosts) <= room else _worst_first(hosts)[: max(0, room - 1)]
-    devices = {str(host["name"]): _devices(str(host["name"]), resources.devices) for host in kept}
-    rooms = shares({name: len(own) for name, own in devices.items()}, room - len(kept))
+    own = {host.name: [one for one in devices if one.host == host.name] for host in kept}
+    rooms = shares({name: len(there) for name, there in own.items()}, room - len(kept))
     lines: list[Line] = []
     for host in kept:
-        name = str(host["name"])
-        own = {short(id): {**device, "id": short(id)} for id, device in devices[name].items()}
-        there = {short(id): replicas.get(id, []) for id in devices[name] if replicas.get(id)}
-        lines.append(cut(heading(host, own), width))
-        inner = sections.rows(own, there, rooms[name], max(1, width - INDENT))
+        lines.append(cut(heading(host, own[host.name]), width))
+        inner = sections.rows(own[host.name], replicas, rooms[host.name], max(1, width - INDENT))
         lines += [((" " * INDENT, ""), *line) for line in inner]
     if len(kept) < len(hosts) and room:
         lines.append(((f"… and {len(hosts) - len(kept)} more hosts", "dim"),))
     return lines
 
 
-def ordered(hosts: Mapping[str, Item]) -> list[Item]:
+def ordered(hosts: Mapping[str, HostRow]) -> list[HostRow]:
     """Return the hosts by name, the local one first."""
     return [hosts[name] for name in sorted(hosts, key=host_order)]
 
@@ -61,37 +58,25 @@ def shares(wanted: Mapping[str, int], room: int) -> dict[str, int]:
     return found
 
 
-def short(id: str) -> str:
-    """Return a device's id without its host."""
-    return id.partition("/")[2] or id
-
-
-def heading(host: Item, devices: Mapping[str, Item]) -> tuple[Span, ...]:
+def heading(host: HostRow, devices: Sequence[DeviceRow]) -> tuple[Span, ...]:
     """Render "gpu2 up 0.4 ms zone=a 3 of 4 in use", with its transfer or its problem."""
-    state, reason = shown(get(host, "state")), shown(get(host, "reason"))
-    used = sum(each.get("state") != "free" for each in devices.values())
-    rtt = host.get("rtt_ms")
-    labels = host.get("labels")
-    own = {k: v for k, v in labels.items() if k != "host"} if isinstance(labels, dict) else {}
+    used = sum(one.state != "free" for one in devices)
+    own = (f"{key}={value}" for key, value in sorted(host.labels.items()) if key != "host")
     facts = [
-        *([f"{number(seconds(rtt))} ms"] if rtt is not None else []),
-        *(shown(f"{key}={value}") for key, value in sorted(own.items())),
+        *([f"{number(host.rtt_ms)} ms"] if host.rtt_ms is not None else []),
+        *map(shown, own),
         f"{used} of {len(devices)} devices in use",
     ]
-    transfer = shown(get(host, "transfer"))
+    reason, transfer = shown(host.reason), shown(host.transfer)
     return (
-        (shown(host["name"]), "bold"),
+        (shown(host.name), "bold"),
         (" ", ""),
-        (state, STATES.get(state, "")),
+        (host.state, STATES[host.state]),
         (f" {'  '.join(facts)}", "dim"),
         (f"  {transfer}" if transfer else "", "cyan"),
-        (f"  {reason}" if reason else "", "red" if state != "up" else "yellow"),
+        (f"  {reason}" if reason else "", "red" if host.state != "up" else "yellow"),
     )
 
 
-def _devices(host: str, devices: Mapping[str, Item]) -> dict[str, Item]:
-    return {id: one for id, one in devices.items() if (one.get("host") or LOCAL_HOST) == host}
-
-
-def _worst_first(hosts: Sequence[Item]) -> list[Item]:
-    return sorted(hosts, key=lambda host: host.get("state") == "up")
+def _worst_first(hosts: Sequence[HostRow]) -> list[HostRow]:
+    return sorted(hosts, key=lambda host: host.state == "up")

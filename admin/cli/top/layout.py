@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from admin.cli.live.state import ActivityEntry, LiveState, seconds
+from admin.cli.live.state import ActivityEntry, LiveState
 from admin.cli.top import hosts, sections
 from admin.cli.top.lines import Line, Span, apart, cut, faded, fit, shown
 from admin.cli.top.sections import RowContext
 from admin.cli.top.view import View, Visible, sorted_functions
-from admin.text import ago, get, number
+from admin.documents.functions import FunctionRow
+from admin.text import ago, number
 
 WIDTH_MIN: Final = 60
 HEIGHT_MIN: Final = 15
@@ -62,7 +63,7 @@ def screen_lines(
     width, height = size
     view = state.view
     items = sorted_functions(live.resources.functions.values(), view.sort, view.filter)
-    names = [str(item["name"]) for item in items]
+    names = [item.name for item in items]
     if width < WIDTH_MIN or height < HEIGHT_MIN:
         text = f"{width}x{height} is too small: fnctl top needs {WIDTH_MIN}x{HEIGHT_MIN}"
         return [cut(((text, "bold"),), width)], view, Visible(names, 1)
@@ -101,7 +102,7 @@ def full_lines(live: LiveState, state: ScreenState, now: float, width: int) -> l
 
 
 def _overview(
-    items: list[dict[str, Any]],
+    items: list[FunctionRow],
     names: list[str],
     view: View,
     context: RowContext,
@@ -118,7 +119,7 @@ def _overview(
     entries = activity_lines(live.activity, max(2, room // 5, left), context.server_s, width)
     rows = max(1, room - len(shown_devices) - len(entries) - 1 - gap * (1 + bool(entries)))
     view = view.scrolled(names, rows)
-    kept = columns_for(names, width)
+    kept = sections.columns(width, names)
     lines = [sections.head(kept, view.sort)]
     for at in range(view.top, min(len(items), view.top + rows)):
         is_selected = at == view.index(names)
@@ -140,13 +141,8 @@ def nothing(live: LiveState, wanted: str) -> str:
     return "no functions yet: fnctl deploy model.onnx"
 
 
-def columns_for(names: Sequence[str], width: int) -> list[sections.Column]:
-    """Return the columns that fit names of these lengths."""
-    return sections.columns(width, max(map(len, names), default=0))
-
-
-def _table(items: list[dict[str, Any]], sort: str, context: RowContext, width: int) -> list[Line]:
-    kept = columns_for([str(item["name"]) for item in items], width)
+def _table(items: list[FunctionRow], sort: str, context: RowContext, width: int) -> list[Line]:
+    kept = sections.columns(width, [item.name for item in items])
     if not items:
         return [((nothing(context.live, ""), ""),)]
     return [
@@ -174,41 +170,58 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def header(live: LiveState, url: str, now: float, width: int) -> list[Line]:
     """Return the header: the server with its freshness, its figures, and its problems if any."""
-    server, beat = live.resources.server, live.beat
-    entries = [f"fngate {get(server, 'version')}", get(server, "driver"), _workers(server)]
-    if server.get("started_s") and (server_s := live.server_s(now)):
-        entries.append(f"up {ago(seconds(server['started_s']), server_s).removesuffix(' ago')}")
-    about = "  ".join(shown(each) for each in entries if each) if server else ""
-    first = apart(
-        (("fnctl top", "bold"), (f"  {url}  {about}", "")), (freshness(live, now),), width
-    )
-    resources = live.resources
-    warm = sum(item.get("state") == "warm" for item in resources.functions.values())
-    used = sum(each.get("state") != "free" for each in resources.devices.values())
-    standbys = sum(each.get("role") == "standby" for each in resources.replicas.values())
+    left: tuple[Span, ...] = (("fnctl top", "bold"), (f"  {url}  {_about(live, now)}", ""))
+    first = apart(left, (freshness(live, now),), width)
+    resources, beat = live.resources, live.beat
+    warm = sum(one.state == "warm" for one in resources.functions.values())
+    used = sum(one.state != "free" for one in resources.devices.values())
+    standbys = sum(one.role == "standby" for one in resources.replicas.values())
     figures = [
-        f"held {number(seconds(beat.get('held')))}",
-        f"in flight {number(seconds(beat.get('in_flight')))}",
-        f"{number(seconds(beat.get('rate')))}/s",
+        f"held {number(beat.held if beat else 0)}",
+        f"in flight {number(beat.in_flight if beat else 0)}",
+        f"{number(beat.rate if beat else 0)}/s",
         f"warm {warm} of {len(resources.functions)}",
         f"replicas {len(resources.replicas) - standbys}",
         *([f"standbys {standbys}"] if standbys else []),
         f"devices {used} of {len(resources.devices)} in use",
     ]
     if len(resources.hosts) > 1:
-        up = sum(each.get("state") == "up" for each in resources.hosts.values())
+        up = sum(one.state == "up" for one in resources.hosts.values())
         figures.append(f"hosts {up} of {len(resources.hosts)} up")
-    lines = [first, apart((("   ".join(figures), ""),), (_readiness(beat),), width)]
-    if reasons := _reasons(beat):
-        lines.append(cut((("; ".join(reasons), "bold red"),), width))
+    status, reasons = (beat.readyz.status, beat.readyz.reasons) if beat else ("", [])
+    readiness = (status, "bold red" if reasons else "green")
+    lines = [first, apart((("   ".join(figures), ""),), (readiness,), width)]
+    if reasons:
+        lines.append(cut((("; ".join(map(shown, reasons)), "bold red"),), width))
+    if live.ignored:
+        lines.append(cut((ignored(live),), width))
     return lines
+
+
+def _about(live: LiveState, now: float) -> str:
+    """Return the facts of the server, "" before they are known."""
+    server, server_s = live.resources.server, live.server_s(now)
+    if server is None:
+        return ""
+    facts = [f"fngate {server.version}", server.driver]
+    if server.workers > 1:
+        facts.append(f"{server.workers} workers")
+    if server_s:
+        facts.append(f"up {ago(server.started_s, server_s).removesuffix(' ago')}")
+    return "  ".join(map(shown, facts))
+
+
+def ignored(live: LiveState) -> Span:
+    """Return which events are ignored, and why."""
+    several = (f"{shown(kind)}: {shown(why)}" for kind, why in live.ignored.items())
+    return f"ignored events: {'; '.join(several)}", "bold yellow"
 
 
 def freshness(live: LiveState, now: float) -> Span:
     """Return "live", or how old the state is."""
     age = f"{live.age_s(now):.0f} s old"
-    if live.outage is not None:
-        left_s = live.outage.retry_s - now
+    if live.retry_s is not None:
+        left_s = live.retry_s - now
         when = f" in {left_s:.0f} s" if left_s >= 1 else ""
         return f"reconnecting{when}: {age}", "bold yellow"
     if live.is_live(now):
@@ -252,19 +265,3 @@ def footer(view: View, message: str, width: int) -> Line:
     if view.filter:
         sort = f"filter {view.filter}  {sort}"
     return apart(((KEYS, "dim"),), ((sort, "dim"),), width)
-
-
-def _workers(server: dict[str, Any]) -> str:
-    count = int(seconds(server.get("workers")))
-    return f"{count} workers" if count > 1 else ""
-
-
-def _readiness(beat: dict[str, Any]) -> Span:
-    status = shown(get(beat, "readyz", "status"))
-    return status, "bold red" if _reasons(beat) else "green"
-
-
-def _reasons(beat: dict[str, Any]) -> list[str]:
-    readyz = beat.get("readyz")
-    reasons = readyz.get("reasons") if isinstance(readyz, dict) else None
-    return [shown(each) for each in reasons or ()]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from admin.cli.live.state import TREND_MAX, LiveState, Placed, seconds
+from admin.cli.live.state import TREND_MAX, LiveState, Placed
 from admin.cli.top.lines import STATES, Line, Span, cut, fit, meter, shown, spark
-from admin.text import NONE, duration, get, number
+from admin.documents.functions import FunctionRow
+from admin.documents.server import DeviceRow
+from admin.text import NONE, duration, number
 from runtime_image.contract.server import ENGINE
 
 NAME_MIN: Final = 12
@@ -23,9 +25,6 @@ ID_MAX: Final = 24
 _GIB: Final = 1024
 _DIGITS: Final = re.compile(r"(\d+)")
 
-FunctionRow = dict[str, Any]
-DeviceRow = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
@@ -36,6 +35,9 @@ class RowContext:
     server_s: float
 
 
+Cell = Callable[[FunctionRow, RowContext], Span]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. Columns with the highest `rank` are dropped first if the screen is too narrow."""
@@ -43,7 +45,7 @@ class Column:
     title: str
     width: int
     rank: int
-    cell: Callable[[FunctionRow, RowContext], tuple[str, str]]
+    cell: Cell
     right: bool = True
 
 
@@ -71,9 +73,9 @@ def row(
     )
 
 
-def columns(width: int, longest: int) -> list[Column]:
-    """Return the columns that fit in `width` if the longest name has `longest` characters."""
-    kept = list(_COLUMNS)
+def columns(width: int, names: Sequence[str]) -> list[Column]:
+    """Return the columns that fit in `width` beside these names."""
+    kept, longest = list(_COLUMNS), max(map(len, names), default=0)
     name = max(NAME_MIN, min(longest, width // 3))
     while len(kept) > 1 and _width(kept) + name > width:
         kept.remove(max(kept, key=lambda column: column.rank))
@@ -101,25 +103,24 @@ def upcoming(item: FunctionRow, context: RowContext) -> str:
     """Return the next change and its time: ready, asleep, or how long a call would wait now; of a
     long start, what is waited for. A server stays awake while exchanges are open, which may take
     long: their number is shown."""
-    state = item.get("state")
-    ready_ms = item.get("ready_in_ms")
-    if state == "waking" and item.get("awaited"):
-        return shown(get(item, "awaited"))
+    state, ready_ms = item.state, item.ready_in_ms
+    if state == "waking" and item.awaited:
+        return shown(item.awaited)
     if state == "waking":
-        phase = shown(get(item, "phase") or "ready")
+        phase = shown(item.phase or "ready")
         if ready_ms is None:
             return phase
-        received_s = context.live.resources.received_s.get(str(item["name"]), context.now)
-        left_ms = float(ready_ms) - (_last_event_s(context) - received_s) * 1e3
+        received_s = context.live.resources.received_s.get(item.name, context.now)
+        left_ms = ready_ms - (_last_event_s(context) - received_s) * 1e3
         return f"{phase} ~{duration(left_ms)}" if left_ms > 0 else f"{phase} …"
-    if item.get("sleeps_at_s") and context.server_s:
-        left_s = seconds(item["sleeps_at_s"]) - context.server_s
+    if item.sleeps_at_s and context.server_s:
+        left_s = item.sleeps_at_s - context.server_s
         return f"sleeps in {_clock(left_s)}" if left_s > 0 else "goes to sleep"
-    if state == "warm" and item.get("engine") == ENGINE and seconds(item.get("in_flight")):
-        return f"{number(seconds(item['in_flight']))} open"
+    if state == "warm" and item.engine == ENGINE and item.in_flight:
+        return f"{number(item.in_flight)} open"
     if state in ("cold", "parked") and ready_ms:
-        return f"wakes ~{duration(float(ready_ms))}"
-    return shown(get(item, "reason")) if state in ("failing", "draining") else ""
+        return f"wakes ~{duration(ready_ms)}"
+    return shown(item.reason) if state in ("failing", "draining") else ""
 
 
 def _last_event_s(context: RowContext) -> float:
@@ -140,81 +141,76 @@ def _width(kept: Sequence[Column]) -> int:
     return sum(column.width + 1 for column in kept)
 
 
-def _name(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
-    return shown(item["name"]), ""
+def _name(item: FunctionRow, _context: RowContext) -> Span:
+    return shown(item.name), ""
 
 
-def _state(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
-    state = shown(get(item, "state"))
-    is_troubled = get(item, "trouble") or get(item, "golden") == "wrong"
-    return state, STATES["failing"] if is_troubled else STATES.get(state, "")
+def _state(item: FunctionRow, _context: RowContext) -> Span:
+    is_troubled = item.trouble or item.golden == "wrong"
+    return item.state, STATES["failing" if is_troubled else item.state]
 
 
-def _ready(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
-    return f"{get(item, 'ready')}/{get(item, 'max')}", ""
+def _ready(item: FunctionRow, _context: RowContext) -> Span:
+    return f"{item.ready}/{item.max}", ""
 
 
-def _count(field: str, style: str) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
-    def cell(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
-        value = seconds(item.get(field))
-        return (number(value) if value else NONE), style if value else "bright_black"
-
-    return cell
-
-
-def _milliseconds(field: str) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
-    def cell(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
-        value = item.get(field)
-        if value is None:
-            return NONE, "bright_black"
-        return duration(seconds(value)), ""
+def _count(read: Callable[[FunctionRow], float | None], style: str) -> Cell:
+    def cell(item: FunctionRow, _context: RowContext) -> Span:
+        value = read(item)
+        return (number(value), style) if value else (NONE, "bright_black")
 
     return cell
 
 
-def _next(item: FunctionRow, context: RowContext) -> tuple[str, str]:
+def _milliseconds(read: Callable[[FunctionRow], float | None]) -> Cell:
+    def cell(item: FunctionRow, _context: RowContext) -> Span:
+        value = read(item)
+        return (NONE, "bright_black") if value is None else (duration(value), "")
+
+    return cell
+
+
+def _next(item: FunctionRow, context: RowContext) -> Span:
     return upcoming(item, context), ""
 
 
-def _trend(width: int) -> Callable[[FunctionRow, RowContext], tuple[str, str]]:
-    def cell(item: FunctionRow, context: RowContext) -> tuple[str, str]:
-        rates = context.live.trends.get(str(item["name"]), ())
-        return spark(rates, width), "cyan"
-
-    return cell
+def _trend(width: int) -> Cell:
+    return lambda item, context: (spark(context.live.trends.get(item.name, ()), width), "cyan")
 
 
 _COLUMNS: Final = (
     Column("STATE", 8, 1, _state, right=False),
     Column("READY", 5, 3, _ready),
-    Column("HELD", 5, 4, _count("held", "yellow")),
-    Column("IN FL", 5, 6, _count("in_flight", "cyan")),
-    Column("RATE", 6, 5, _count("rate", "")),
-    Column("P50", 7, 8, _milliseconds("p50_ms")),
-    Column("P95", 7, 7, _milliseconds("p95_ms")),
+    Column("HELD", 5, 4, _count(lambda item: item.held, "yellow")),
+    Column("IN FL", 5, 6, _count(lambda item: item.in_flight, "cyan")),
+    Column("RATE", 6, 5, _count(lambda item: item.rate, "")),
+    Column("P50", 7, 8, _milliseconds(lambda item: item.p50_ms)),
+    Column("P95", 7, 7, _milliseconds(lambda item: item.p95_ms)),
     Column("NEXT", NEXT, 2, _next, right=False),
     Column("TREND", TREND_MIN, 9, _trend(TREND_MIN)),
 )
 
 
+def short(id: str) -> str:
+    """Return a device's id without its host."""
+    return id.partition("/")[2] or id
+
+
 def rows(
-    devices: Mapping[str, DeviceRow],
-    replicas: Mapping[str, Sequence[Placed]],
-    room: int,
-    width: int,
+    devices: Iterable[DeviceRow], replicas: Mapping[str, Sequence[Placed]], room: int, width: int
 ) -> list[Line]:
-    """Return the devices on at most `room` lines. If there are more, devices in use come first and
-    the others are only counted. `replicas` are by device."""
-    ordered = sorted(devices.values(), key=lambda each: _natural(str(each["id"])))
+    """Return the devices of a host on at most `room` lines. If there are more, devices in use come
+    first and the others are only counted. `replicas` are by device."""
+    ordered = sorted(devices, key=lambda one: _natural(one.id))
     if len(ordered) > room:
-        ordered.sort(key=lambda each: each.get("state") == "free" and each["id"] not in replicas)
+        ordered.sort(key=lambda one: one.state == "free" and one.id not in replicas)
     left_out = len(ordered) - room
     kept = ordered if left_out <= 0 else ordered[: max(0, room - 1)]
-    longest = min(ID_MAX, max((len(str(each["id"])) for each in kept), default=0))
-    memory = max((len(_memory_text(each)) for each in kept), default=0)
+    longest = min(ID_MAX, max((len(short(one.id)) for one in kept), default=0))
+    memory = max((len(_memory_text(one)) for one in kept), default=0)
     lines = [
-        cut((*_own(each, longest, memory, width), *_replicas(replicas.get(each["id"], ()))), width)
-        for each in kept
+        cut((*_own(one, longest, memory, width), *_replicas(replicas.get(one.id, ()))), width)
+        for one in kept
     ]
     if left_out > 0 and room:
         lines.append(((f"… and {len(ordered) - len(kept)} more devices", "dim"),))
@@ -223,28 +219,27 @@ def rows(
 
 def _own(device: DeviceRow, longest: int, memory: int, width: int) -> tuple[Span, ...]:
     """Render the device itself: "cpu:0 ███▌ 1.2/16.0 GiB busy █▌ 30% taken"."""
-    state, reason = shown(get(device, "state")), shown(get(device, "reason"))
+    state, reason = shown(device.state), shown(device.reason)
     whole = _whole(device)
     share = _taken(device) / whole if whole else 0.0
     return (
-        (fit(shown(device["id"]), longest), ""),
+        (fit(shown(short(device.id)), longest), ""),
         (" ", ""),
         (meter(share, METER), "blue on bright_black" if whole else ""),
         (f" {_memory_text(device):<{memory}} ", ""),
-        *_busy(device, width < ROOMY),
+        *_busy(device.busy, width < ROOMY),
         (f" {state:<5}", STATES.get(state, "")),
         (f" {reason}" if reason and state != "free" else "", "red"),
     )
 
 
-def _taken(device: DeviceRow) -> float:
+def _taken(device: DeviceRow) -> int:
     """Return the MiB in use as the GPU's driver reports them, else the MiB charged to replicas."""
-    used = device.get("used_mib")
-    return seconds(device.get("charged_mib")) if used is None else seconds(used)
+    return device.charged_mib if device.used_mib is None else device.used_mib
 
 
-def _whole(device: DeviceRow) -> float:
-    return seconds(device.get("total_mib")) or seconds(device.get("memory_mib"))
+def _whole(device: DeviceRow) -> int:
+    return device.total_mib or device.memory_mib
 
 
 def _memory_text(device: DeviceRow) -> str:
@@ -252,15 +247,13 @@ def _memory_text(device: DeviceRow) -> str:
     return f"{_taken(device) / _GIB:.1f}/{whole / _GIB:.1f} GiB" if whole else ""
 
 
-def _busy(device: DeviceRow, is_narrow: bool) -> tuple[Span, ...]:
+def _busy(busy: float | None, is_narrow: bool) -> tuple[Span, ...]:
     """Render the share of time in which a model runs."""
-    busy = device.get("busy")
-    figure = f"{NONE:>4}" if busy is None else f"{seconds(busy):>4.0%}"
+    figure = f"{NONE:>4}" if busy is None else f"{busy:>4.0%}"
     if is_narrow or busy is None:
         blank = "" if is_narrow else " " * (BUSY + 1)
         return ((f"busy {blank}{figure}", "" if busy is not None else "bright_black"),)
-    drawn = meter(seconds(busy), BUSY)
-    return (("busy ", ""), (drawn, "green on bright_black"), (f" {figure}", ""))
+    return (("busy ", ""), (meter(busy, BUSY), "green on bright_black"), (f" {figure}", ""))
 
 
 def _replicas(replicas: Sequence[Placed]) -> tuple[Span, ...]:
@@ -271,13 +264,10 @@ def _replica(placed: Placed) -> tuple[Span, ...]:
     """Render a replica's revision or role, which of its devices this is if it has several, and its
     state: "llama@3 2/4 ready"."""
     replica = placed.replica
-    function, revision = get(replica, "function"), get(replica, "revision")
-    ref = revision if "@" in revision else f"{function}@{revision}"
-    if not function:
-        ref = "standby"
-    elif replica.get("role") == "trial":
-        ref = f"{function} (trial)"
-    state = shown(get(replica, "state"))
+    ref = replica.revision or "standby"
+    if replica.function and replica.role == "trial":
+        ref = f"{replica.function} (trial)"
+    state = shown(replica.state)
     nth = f" {placed.at}/{placed.total}" if placed.total > 1 else ""
     parts = (("  ", ""), (shown(ref), ""), (nth, "dim"))
     return parts if ref == state else (*parts, (f" {state}", STATES.get(state, "")))

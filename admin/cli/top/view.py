@@ -8,63 +8,45 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from admin.cli.live.state import seconds
+from admin.documents.functions import FunctionRow
 
 _STATES: Final = ("failing", "waking", "draining", "warm", "parked", "cold")
 FILTER_MAX: Final = 63
 """Max characters of a filter; names are no longer."""
 
-Key = Callable[[dict[str, Any]], tuple[Any, ...]]
+Key = Callable[[FunctionRow], tuple[Any, ...]]
 Page = Literal["list", "filter", "why", "help", "confirm"]
 Verb = Literal["why", "warm", "sleep", "redraw", "quit", "interrupt"]
 
 
-def sorted_functions(
-    items: Iterable[dict[str, Any]], sort: str, wanted: str
-) -> list[dict[str, Any]]:
+def sorted_functions(items: Iterable[FunctionRow], sort: str, wanted: str) -> list[FunctionRow]:
     """Return the functions that match `wanted`, ordered by `sort` (one of `SORTS`), then by name.
 
     `wanted` is part of a name, or a whole state; "" matches all.
     """
-    key = SORTS[sort]
-    matching = [item for item in items if matches(item, wanted)]
-    return sorted(matching, key=lambda item: (*key(item), item["name"]))
+    key, wanted = SORTS[sort], wanted.casefold()
+    matching = [one for one in items if wanted in one.name.casefold() or wanted == one.state]
+    return sorted(matching, key=lambda one: (*key(one), one.name))
 
 
-def matches(item: dict[str, Any], wanted: str) -> bool:
-    """Return whether a function's name contains `wanted`, or its state equals it."""
-    wanted = wanted.casefold()
-    return wanted in str(item["name"]).casefold() or wanted == str(item.get("state")).casefold()
-
-
-def _activity(item: dict[str, Any]) -> tuple[Any, ...]:
+def _activity(row: FunctionRow) -> tuple[Any, ...]:
     """Sort busy functions first, then failing, warm, parked and cold ones.
 
     Load counts in powers of two, so that rows do not move with every second's figures.
     """
-    load = seconds(item.get("rate")) + seconds(item.get("held")) + seconds(item.get("in_flight"))
-    state = item.get("state")
-    if load > 0 or state in ("waking", "draining"):
+    load = row.rate + row.held + row.in_flight
+    if load > 0 or row.state in ("waking", "draining"):
         return 0, -math.frexp(load)[1] if load else 1000
-    return ({"failing": 1, "warm": 2, "parked": 3}.get(str(state), 4),)
-
-
-def _state(item: dict[str, Any]) -> tuple[Any, ...]:
-    state = item.get("state")
-    return (_STATES.index(state) if state in _STATES else len(_STATES),)
-
-
-def _most(field: str) -> Key:
-    return lambda item: (-seconds(item.get(field)),)
+    return ({"failing": 1, "warm": 2, "parked": 3}.get(row.state, 4),)
 
 
 SORTS: Final[dict[str, Key]] = {
     "activity": _activity,
-    "name": lambda _item: (),
-    "state": _state,
-    "held": _most("held"),
-    "rate": _most("rate"),
-    "p95": _most("p95_ms"),
+    "name": lambda _row: (),
+    "state": lambda row: (_STATES.index(row.state),),
+    "held": lambda row: (-row.held,),
+    "rate": lambda row: (-row.rate,),
+    "p95": lambda row: (-(row.p95_ms or 0.0),),
 }
 """Orders by their names on the screen; the first is the default."""
 

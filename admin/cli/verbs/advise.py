@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.options import Session, connected
 from admin.cli.verbs.show import Name
+from admin.client import routes
 from admin.text import duration, number, table
 
 Hours = Annotated[
@@ -34,104 +36,106 @@ def advise(session: Session, name: Name, hours: Hours = 24) -> None:
     Example:
       fnctl advise digits --hours 24
     """
-    answer = session.client.advice(name, hours)
-    session.answer(answer, lambda: render(answer))
-    if best := better(answer):
-        session.next(f"fnctl scale {name} --idle {best['idle_s']:g}")
+    session.show(
+        session.client.call(routes.ADVICE, name, hours=hours),
+        render,
+        lambda advice: (
+            [f"fnctl scale {name} --idle {best.idle_s:g}"] if (best := better(advice)) else []
+        ),
+    )
 
 
-def render(answer: dict[str, Any]) -> str:
+def render(advice: d.history.Advice) -> str:
     """Render the answer: its basis, a table, a recommendation, and notes."""
-    rows, basis = answer.get("rows") or [], answer.get("basis") or {}
-    length_s = _length_s(answer)
-    notes = "\n".join(f"note: {text}" for text in answer.get("notes") or [])
-    if not rows:
+    basis, length_s = advice.basis, _length_s(advice)
+    notes = "\n".join(f"note: {text}" for text in advice.notes)
+    if not advice.rows:
         return notes
-    how = f"{basis.get('cold_starts_seen')} seen" if basis.get("cold_starts_seen") else "estimated"
+    how = f"{basis.cold_starts_seen} seen" if basis.cold_starts_seen else "estimated"
     head = (
-        f"{answer.get('requests')} requests in {length_s / HOUR_S:.1f} h; a cold start takes"
-        f" {duration(float(basis.get('cold_start_ms') or 0))} ({how}), a run"
-        f" {duration(float(basis.get('run_ms') or 0))}"
+        f"{advice.requests} requests in {length_s / HOUR_S:.1f} h; a cold start takes"
+        f" {duration(basis.cold_start_ms)} ({how}), a run {duration(basis.run_ms)}"
     )
-    current = _current(rows)
+    current = _current(advice)
     columns = ("IDLE", "COLD STARTS", "WAITED", "REQUESTS", "DEVICE", "OF IT IDLE", "A DAY")
-    shown = [_cells(row, current, length_s) for row in rows]
+    shown = [_cells(row, current, length_s) for row in advice.rows]
     return "\n\n".join(
-        part for part in (head, table(("", *columns), shown), sentence(answer), notes) if part
+        part for part in (head, table(("", *columns), shown), sentence(advice), notes) if part
     )
 
 
-def better(answer: dict[str, Any]) -> dict[str, Any] | None:
+def better(advice: d.history.Advice) -> d.history.AdviceRow | None:
     """Return the row that is clearly better than the current one, if any.
 
     Either it uses a tenth less of the device for at most 10 s more waiting per day, or it has half
     the waiting (and at least 10 s per day less) for at most a tenth more of the device.
     """
-    rows: list[dict[str, Any]] = answer.get("rows") or []
-    current = _current(rows)
+    current = _current(advice)
     if current is None:
         return None
-    least_s = WAITED_MIN_S * _length_s(answer) / DAY_S
+    least_s = WAITED_MIN_S * _length_s(advice) / DAY_S
     cheaper = [
         row
-        for row in rows
-        if row["waited_s"] <= current["waited_s"] + least_s
-        and row["device_s"] <= (1 - SAVED_MIN) * current["device_s"]
+        for row in advice.rows
+        if row.waited_s <= current.waited_s + least_s
+        and row.device_s <= (1 - SAVED_MIN) * current.device_s
     ]
     if cheaper:
-        return min(cheaper, key=lambda row: (row["device_s"], row["idle_s"]))
+        return min(cheaper, key=lambda row: (row.device_s, row.idle_s))
     quicker = [
         row
-        for row in rows
-        if row["waited_s"] <= WAITED_MIN * current["waited_s"]
-        and current["waited_s"] - row["waited_s"] >= least_s
-        and row["device_s"] <= (1 + SAVED_MIN) * current["device_s"]
+        for row in advice.rows
+        if row.waited_s <= WAITED_MIN * current.waited_s
+        and current.waited_s - row.waited_s >= least_s
+        and row.device_s <= (1 + SAVED_MIN) * current.device_s
     ]
-    return min(quicker, key=lambda row: (row["waited_s"], row["idle_s"])) if quicker else None
+    return min(quicker, key=lambda row: (row.waited_s, row.idle_s)) if quicker else None
 
 
-def sentence(answer: dict[str, Any]) -> str:
+def sentence(advice: d.history.Advice) -> str:
     """Return the recommendation in one sentence."""
-    current, best = _current(answer.get("rows") or []), better(answer)
+    current, best = _current(advice), better(advice)
     if current is None:
         return ""
     if best is None:
         return (
-            f"idle {current['idle_s']:g} s is already a good choice: less device time would mean"
+            f"idle {current.idle_s:g} s is already a good choice: less device time would mean"
             " more waiting, less waiting more device time"
         )
-    a_day = DAY_S / _length_s(answer)
-    saved_h = (current["device_s"] - best["device_s"]) * a_day / HOUR_S
-    waits_s = (current["waited_s"] - best["waited_s"]) * a_day
+    a_day = DAY_S / _length_s(advice)
+    saved_h = (current.device_s - best.device_s) * a_day / HOUR_S
+    waits_s = (current.waited_s - best.waited_s) * a_day
     device = f"{'saves' if saved_h >= 0 else 'takes'} {number(abs(saved_h))} device-hours a day"
     waiting = f"{duration(abs(waits_s) * 1e3)} {'less' if waits_s >= 0 else 'more'} waiting"
-    return f"idle {best['idle_s']:g} s {device}, with {waiting if waits_s else 'the same waiting'}"
+    return f"idle {best.idle_s:g} s {device}, with {waiting if waits_s else 'the same waiting'}"
 
 
-def _cells(row: dict[str, Any], current: dict[str, Any] | None, length_s: float) -> tuple[str, ...]:
+def _cells(
+    row: d.history.AdviceRow, current: d.history.AdviceRow | None, length_s: float
+) -> tuple[str, ...]:
     difference = ""
-    if current is not None and not row["is_current"]:
-        hours = (row["device_s"] - current["device_s"]) * DAY_S / length_s / HOUR_S
-        waits_s = (row["waited_s"] - current["waited_s"]) * DAY_S / length_s
+    if current is not None and not row.is_current:
+        hours = (row.device_s - current.device_s) * DAY_S / length_s / HOUR_S
+        waits_s = (row.waited_s - current.waited_s) * DAY_S / length_s
         difference = f"{_signed(hours)} device-h, {_signed(waits_s)} s waited"
     return (
-        "now" if row["is_current"] else "",
-        f"{row['idle_s']:g} s",
-        str(row["cold_starts"]),
-        duration(row["waited_s"] * 1e3),
-        str(row["held"]),
-        _length(row["device_s"]),
-        _length(row["idle_device_s"]),
+        "now" if row.is_current else "",
+        f"{row.idle_s:g} s",
+        str(row.cold_starts),
+        duration(row.waited_s * 1e3),
+        str(row.held),
+        _length(row.device_s),
+        _length(row.idle_device_s),
         difference,
     )
 
 
-def _current(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((row for row in rows if row.get("is_current")), None)
+def _current(advice: d.history.Advice) -> d.history.AdviceRow | None:
+    return next((row for row in advice.rows if row.is_current), None)
 
 
-def _length_s(answer: dict[str, Any]) -> float:
-    return max(60.0, float(answer.get("to_s") or 0) - float(answer.get("from_s") or 0))
+def _length_s(advice: d.history.Advice) -> float:
+    return max(60.0, advice.to_s - advice.from_s)
 
 
 def _length(seconds: float) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import OnlyFunction, function_names
 from admin.cli.options import Session, connected
-from admin.text import command, get, table
+from admin.client import routes
+from admin.text import command, table
 
 app = typer.Typer(
     help="Give functions' models further names at /v1.", no_args_is_help=True, rich_markup_mode=None
@@ -33,8 +36,10 @@ def add(session: Session, function: Function, alias: Alias) -> None:
     Example:
       fnctl alias add qwen gpt-4o-mini
     """
-    answer = session.client.add_alias(function, alias)
-    session.answer(answer, lambda: render_added(answer))
+    session.show(
+        session.client.submit(routes.ADD_ALIAS, body=d.requests.AliasRequest(function, alias)),
+        render_added,
+    )
     session.next(f"fnctl alias ls {function}")
 
 
@@ -47,10 +52,9 @@ def rm(session: Session, alias: Alias) -> None:
     Example:
       fnctl alias rm gpt-4o-mini
     """
-    answer = session.client.remove_alias(alias)
-    session.answer(
-        answer,
-        lambda: f"{get(answer, 'removed')} is no alias of {get(answer, 'function')} any more",
+    session.show(
+        session.client.call(routes.REMOVE_ALIAS, alias=alias),
+        lambda gone: f"{gone.removed} is no alias of {gone.function} any more",
     )
 
 
@@ -66,19 +70,18 @@ def ls(
     Example:
       fnctl alias ls
     """
-    items = session.client.aliases(function)
-    session.answer({"items": items}, lambda: render(items))
-    if not items:
-        session.next(command("fnctl", "alias", "add", function or "FUNCTION", "ALIAS"))
+    add_one = command("fnctl", "alias", "add", function or "FUNCTION", "ALIAS")
+    found = session.client.items(routes.ALIASES, function=function)
+    session.show(found, render, lambda items: () if items else (add_one,))
 
 
-def render_added(answer: dict[str, Any]) -> str:
+def render_added(new: d.server.NewAlias) -> str:
     """Render the result of adding an alias."""
-    how = "is now" if answer.get("created") else "was already"
-    return f"{get(answer, 'alias')} {how} an alias of {get(answer, 'function')}"
+    how = "is now" if new.created else "was already"
+    return f"{new.alias} {how} an alias of {new.function}"
 
 
-def render(items: list[dict[str, Any]]) -> str:
+def render(items: Sequence[d.server.AliasRow]) -> str:
     """Render the aliases as a table."""
-    rows = [(get(item, "alias"), get(item, "function")) for item in items]
+    rows = [(item.alias, item.function) for item in items]
     return table(("ALIAS", "FUNCTION"), rows) if rows else "no aliases"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -19,11 +20,16 @@ from admin.cli.options import (
     Session,
     connected,
 )
+from admin.client import routes
 
 if TYPE_CHECKING:
     from admin.cli.bench.benchmark import Benchmark, Options, Outcome, Progress
     from admin.cli.bench.payloads import Request, Source
     from admin.cli.bench.points import Limits, Point
+
+
+DRAW_S: Final = 0.5
+"""Min seconds between two drawings of the progress, each of which takes about 1 ms from a load."""
 
 
 class Gaps(StrEnum):
@@ -71,7 +77,10 @@ JsonInputs = Annotated[
     bool, typer.Option("--json-inputs", help="Send tensors as JSON, not in the binary form.")
 ]
 Processes = Annotated[
-    int, typer.Option(metavar="N", help="Processes that make the load, if one is not enough.")
+    int,
+    typer.Option(
+        metavar="N", min=1, max=64, hidden=True, help="No effect: one process makes the load."
+    ),
 ]
 Output = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the figures to FILE, as JSON.")
@@ -132,13 +141,15 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl bench web --path /items?q=1 -H 'Accept: text/event-stream'
     """
     from admin.cli.bench.payloads import Source
-    from admin.cli.bench.points import BadPlan, Limits
+    from admin.cli.bench.points import Limits
     from admin.cli.errors import INTERRUPTED
     from admin.cli.requests import Wanted
 
+    if processes > 1:
+        session.remark("note: --processes has no effect any more: one process makes the load")
     limits = Limits(seconds, warmup, requests, total, timeout)
     try:
-        options = _options(limits, processes, rate, arrivals, cold)
+        options = _options(limits, rate, arrivals, cold)
         points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
         wanted = Wanted(path, method, tuple(headers or ()), body, media)
         source = Source(input, media, json_inputs, wanted)
@@ -146,14 +157,12 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
         bodies = _bodies(session, name, points, source, (cold, force))
         outcome = _run(session, name, bodies, options, points)
         _deliver(session, (name, bodies, options, outcome), output, plot)
-    except BadPlan as error:
-        raise typer.BadParameter(str(error), param_hint=error.option) from error
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _options(limits: Limits, processes: int, rate: float, arrivals: Gaps, cold: int) -> Options:
-    """Return the options within their limits. Raises BadPlan."""
+def _options(limits: Limits, rate: float, arrivals: Gaps, cold: int) -> Options:
+    """Return the options within their limits. Raises BadParameter."""
     from admin.cli.bench import points
     from admin.cli.bench.benchmark import Options
 
@@ -162,16 +171,15 @@ def _options(limits: Limits, processes: int, rate: float, arrivals: Gaps, cold: 
     points.check_number("--requests", limits.calls_max, 1, points.CALLS_MAX)
     points.check_number("--total", limits.total_s, 0.1, 86_400)
     points.check_number("--timeout", limits.timeout_s, 0.1, 3600)
-    points.check_number("--processes", processes, 1, 64)
     points.check_number("--rate", rate, 0, points.RATE_MAX)
     points.check_number("--cold", cold, 0, points.COLD_MAX)
-    return Options(limits, processes, rate, arrivals is Gaps.POISSON, cold)
+    return Options(limits, rate, arrivals is Gaps.POISSON, cold)
 
 
 def _points(
     batch: str, concurrency: str, options: Options, *, is_tunnelled: bool
 ) -> tuple[Point, ...]:
-    """Return the points, which fit into the limits. Raises BadPlan."""
+    """Return the points, which fit into the limits. Raises BadParameter."""
     from admin.cli.bench import points
     from admin.cli.bench.benchmark import files_max
 
@@ -179,24 +187,24 @@ def _points(
     concurrencies = points.parse_numbers("-c", concurrency, points.CONCURRENCY_MAX)
     found = points.plan_points(batches, concurrencies)
     points.check_total(found, options.limits)
-    points.check_descriptors(found, options.processes, files_max(), is_tunnelled=is_tunnelled)
+    points.check_descriptors(found, files_max(), is_tunnelled=is_tunnelled)
     return found
 
 
 def _check_files(source: Source, output: Path | None, plot: Path | None) -> None:
-    """Raise BadPlan for a content type of no file, and for files that could not be written at the
-    end."""
+    """Raise BadParameter for a content type of no file, and for files that could not be written at
+    the end."""
     from admin.cli.bench.plot import check
-    from admin.cli.bench.points import BadPlan
+    from admin.cli.inputs import wrong
 
     if source.media and source.file is None and source.wanted.body is None:
         what = "--input FILE, or -d for a server,"
-        raise BadPlan("--type", f"expected {what} with it, got {source.media!r} alone")
+        wrong("--type", f"expected {what} with it, got {source.media!r} alone")
     if plot is not None:
         check(plot)
     for option, path in (("--output", output), ("--plot", plot)):
         if path is not None and (reason := _why_not_writable(path.expanduser())):
-            raise BadPlan(option, f"{path}: {reason}")
+            wrong(option, f"{path}: {reason}")
 
 
 def _why_not_writable(path: Path) -> str:
@@ -231,7 +239,7 @@ def _bodies(
     parse_ref(name)
     cold, force = sleeping
     if cold:
-        check_alone(session.client.function(name.partition("@")[0]), force=force)
+        check_alone(session.client.call(routes.FUNCTION, name.partition("@")[0]).value, force=force)
     batches = tuple(dict.fromkeys(point.batch for point in points if point.batch))
     described = describe(session.client, name)
     return checked_requests(session.client, name, described, source, batches)
@@ -259,7 +267,7 @@ def _deliver(
     plot: Path | None,
 ) -> None:
     """Print the outcome, write the files, and exit with the code of what went wrong."""
-    from admin.cli.bench import benchmark, processes, report
+    from admin.cli.bench import benchmark, generator, report
     from admin.cli.bench.figures import notes
     from admin.cli.bench.plot import draw
     from admin.cli.errors import INTERRUPTED, REFUSED, UNREACHABLE
@@ -277,7 +285,7 @@ def _deliver(
         _written(plot, "--plot", lambda path: draw(path, name, bodies, outcome.points))
     if outcome.stopped:
         session.remark(f"partial: {outcome.stopped}")
-    if outcome.stopped == processes.INTERRUPTED:
+    if outcome.stopped == generator.INTERRUPTED:
         raise typer.Exit(INTERRUPTED)
     if outcome.is_away:
         raise typer.Exit(UNREACHABLE)
@@ -294,7 +302,8 @@ def _written(path: Path, option: str, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr, if that is a terminal and not `quiet`."""
+    """Show a bar on stderr, if that is a terminal and not `quiet`. It is drawn by whoever reports,
+    as a thread would delay calls at any time, and seldom."""
     from rich import progress as rich
     from rich.console import Console
 
@@ -306,12 +315,20 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         rich.TimeElapsedColumn(),
     )
     hidden = quiet or not console.is_terminal
-    with rich.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    bar = rich.Progress(
+        *columns, console=console, transient=True, disable=hidden, auto_refresh=False
+    )
+    with bar:
         task = bar.add_task("", total=1.0, calls="")
+        shown, drawn_s = "", 0.0
 
         def show(one: Progress) -> None:
+            nonlocal shown, drawn_s
             failed = f", {one.errors:,} errors" if one.errors else ""
             calls = f"{one.answers:,} calls{failed}"
-            bar.update(task, completed=one.share, description=one.what, calls=calls)
+            is_due = one.what != shown or time.monotonic() - drawn_s >= DRAW_S
+            bar.update(task, completed=one.share, description=one.what, calls=calls, refresh=is_due)
+            if is_due:
+                shown, drawn_s = one.what, time.monotonic()
 
         yield show

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from admin import documents as d
 from admin.cli.confirming import Yes, check_may_ask, confirm
 from admin.cli.options import Session, connected
+from admin.client import routes
 
 if TYPE_CHECKING:
     from admin.cli.bundle_files import Collected
@@ -106,11 +109,23 @@ Name = Annotated[
         metavar="NAME", help="The function's name (default: from function.toml or the file name)."
     ),
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """Return the value of an option. Raises typer.BadParameter for infinity and NaN, which JSON has
+    not: they would be sent as null."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"expected a finite number, got {value}")
+    return value
+
+
 Min = Annotated[int | None, typer.Option(min=0, metavar="N", help="Minimum number of replicas.")]
 Max = Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum number of replicas.")]
 Idle = Annotated[
     float | None,
-    typer.Option(min=0, metavar="SECONDS", help="Idle time before a replica is stopped."),
+    typer.Option(
+        min=0, metavar="SECONDS", callback=finite, help="Idle time before a replica is stopped."
+    ),
 ]
 Memory = Annotated[
     int | None, typer.Option(min=0, metavar="MIB", help="Memory cap of a replica; 0 for none.")
@@ -135,7 +150,10 @@ Batch = Annotated[
     ),
 ]
 Timeout = Annotated[
-    float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of one request's run.")
+    float | None,
+    typer.Option(
+        min=0, metavar="SECONDS", callback=finite, help="Time limit of one request's run."
+    ),
 ]
 Measure = Annotated[
     bool,
@@ -169,14 +187,8 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the files a
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Options of `fnctl deploy` that are given or not."""
+    """Options of `fnctl deploy` that no request has."""
 
-    trust: bool
-    breaking: bool
-    now: bool
-    pull: bool
-    measure: bool
-    evict: bool
     no_wait: bool
     list_only: bool
     yes: bool
@@ -259,8 +271,17 @@ def deploy(  # noqa: PLR0913  # longer because typer takes one parameter per opt
         network=network and network.value,
         concurrency=concurrency,
     )
-    flags = Flags(trust, breaking, now, pull, measure, evict, no_wait, list_only, yes)
-    _deploy_path(session, path, name, server, overrides, flags)
+    wanted = d.requests.DeployRequest(
+        [],
+        trust=trust,
+        breaking=breaking,
+        now=now,
+        pull=pull,
+        measure=measure,
+        evict=evict,
+        overrides=overrides,
+    )
+    _deploy_path(session, path, name, server, wanted, Flags(no_wait, list_only, yes))
 
 
 def _deploy_path(
@@ -268,24 +289,24 @@ def _deploy_path(
     path: Path | None,
     name: str | None,
     server: ServerOptions,
-    overrides: dict[str, Any],
+    wanted: d.requests.DeployRequest,
     flags: Flags,
 ) -> None:
     built = server.manifest()
     if path is not None and not built and is_repository(path):
-        from admin.cli.repository.deploying import Options, deploy_repository
+        from admin.cli.repository.deploying import deploy_repository
 
         single = {
             "--list": flags.list_only,
-            "--measure": flags.measure,
-            "--evict": flags.evict,
+            "--measure": wanted.measure,
+            "--evict": wanted.evict,
         }
         if given_one := next((name for name, is_given in single.items() if is_given), ""):
             raise typer.BadParameter(
                 "expected the folder of one function, got a model repository",
                 param_hint=given_one,
             )
-        deploy_repository(session, path, name, Options(overrides, flags.breaking, flags.no_wait))
+        deploy_repository(session, path, name, wanted, no_wait=flags.no_wait)
         return
     collected = collect_files(path, name, built)
     if flags.list_only:
@@ -294,17 +315,8 @@ def _deploy_path(
     if not flags.yes:
         _check_meant(session, collected)
     if collected.manifest != built or not built:
-        overrides |= server.overrides()
-    request = collected.request(
-        flags.trust,
-        flags.breaking,
-        overrides,
-        now=flags.now,
-        pull=flags.pull,
-        measure=flags.measure,
-        evict=flags.evict,
-    )
-    _deploy(session, collected, request, flags.no_wait)
+        wanted.overrides.update(server.overrides())
+    _deploy(session, collected, collected.request(wanted), flags.no_wait)
 
 
 def _list(session: Session, collected: Collected) -> None:
@@ -382,7 +394,7 @@ def batch_max(text: str | None) -> int | None:
 def _deploy(
     session: Session,
     collected: Collected,
-    request: dict[str, Any],
+    request: d.requests.DeployRequest,
     no_wait: bool,
 ) -> None:
     from admin.cli.operations import bar, finish, upload
@@ -397,43 +409,46 @@ def _deploy(
     if files := len(collected.bundle.files):
         session.remark(f"{count} of {files} files uploaded, {size(sent)}")
     try:
-        operation = client.create_revision(collected.name, request)
+        operation = client.submit(routes.DEPLOY, collected.name, body=request)
     except ApiError as error:
         if collected.is_derived and error.code == "conflict":
             error.add_note(
                 command(
                     *("fnctl", "deploy", str(collected.path), "--name", collected.name),
-                    *(["--trust"] if request["trust"] else []),
+                    *(["--trust"] if request.trust else []),
                 )
             )
         raise
     if no_wait:
-        session.answer(operation, lambda: f"operation {operation['id']} is running")
-        session.next(f"fnctl operation watch {operation['id']}")
+        session.show(
+            operation,
+            lambda row: f"operation {row.id} is running",
+            lambda row: [f"fnctl operation watch {row.id}"],
+        )
         return
     ended = finish(session, operation)
-    session.answer(ended, lambda: render_ended(ended))
-    session.warn(ended.get("result") or {})
-    calls = (ended.get("result") or {}).get("interface")
-    session.next(example(collected, calls))
-    if line := _curl(session, collected, ended.get("result") or {}):
+    session.show(ended, render_ended)
+    result = ended.value.result
+    session.warn(result.warnings)
+    session.next(example(collected, result.interface or None))
+    if line := _curl(session, collected, result):
         session.remark(f"  or: {line}")
 
 
-def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
+def _curl(session: Session, collected: Collected, result: d.deploys.OperationResult) -> str:
     """Return a curl command that works; "" if there is none or curl cannot reach the server."""
     from admin.cli.render import curl, python_curl
     from admin.client.client import ApiError
 
     client, call = session.client, ""
-    is_tried = bool((result.get("profile") or {}).get("profiled"))
-    calls = result.get("interface") or {}
+    is_tried = bool(result.profile and result.profile.profiled)
+    calls = result.interface
     if session.as_json or not client.is_direct or not (collected.sample or is_tried):
         return ""
     try:
         call = python_curl(collected, client.url, calls) if calls else curl(collected, client.url)
         if not collected.sample and not calls:
-            shown = str(client.function(collected.name).get("example", ""))
+            shown = client.call(routes.FUNCTION, collected.name).value.example
             # Examples of other kinds have a placeholder.
             is_whole = " -d '" in shown and '"<' not in shown
             call = shown if is_whole or collected.is_server else ""

@@ -30,9 +30,8 @@ from admin.text import plain
 
 if TYPE_CHECKING:
     from admin.cli.doctor import engine_checks
-    from admin.cli.doctor.machine import Check
-    from admin.client.client import Client
     from admin.settings import Settings
+    from hosts.checks import Check
     from hosts.login import Login
 
 
@@ -85,36 +84,49 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     """
     login = parse_login(context, ssh, identity=identity, known_hosts=known_hosts)
     address = ServerAddress(url, key, data)
-    if host is not None:
-        found = host_checks(address, login, host)
-    elif login is not None:
-        found = remote_checks(address, login)
+    if host is not None or login is not None:
+        found = server_checks(address, login, host)
     else:
+        from admin.cli.doctor.docker import docker_checks
         from admin.cli.doctor.engine_checks import find_driver
 
-        gpus = find_driver()
+        gpus, chosen = find_driver(), settings(Path(data))
+        images = {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
         found = [
-            *local_checks(Path(data)),
-            *nvidia_driver(gpus, driver),
+            *local_checks(chosen),
+            *nvidia_driver(gpus, driver, chosen.gpus),
             *engine_packages(driver, gpus),
-            *docker(engine, driver, gpus),
-            *_server(address),
+            *docker_checks(engine, driver is Driver.DOCKER, images, gpus),
+            *server_checks(address),
         ]
     print_checks(found, as_json)
 
 
-def local_checks(data: Path) -> list[Check]:
-    """Return the checks of this machine, with the data folder `data`."""
+def settings(data: Path) -> Settings:
+    """Return the settings of a server started here with the data folder `data`; defaults if they
+    are invalid."""
+    from admin.settings import Settings, load_settings
+    from registry.errors import BadRequest
+
+    folder = data.expanduser().resolve()
+    try:
+        return load_settings({"data": folder})
+    except BadRequest:  # the server reports it when it starts
+        return Settings.model_construct(data=folder)
+
+
+def local_checks(chosen: Settings) -> list[Check]:
+    """Return the checks of this machine, for a server with these settings."""
     from admin.cli.doctor import isolation, machine
     from admin.settings import run_dir
 
-    folder = data.expanduser().resolve()
+    folder = chosen.data
     return [
         machine.python(),
         machine.folder(folder),
         machine.disk(folder),
         machine.token(folder),
-        *machine.secret_key(key_file(folder)),
+        *machine.secret_key(chosen.store().secret_key),
         machine.sockets(run_dir(folder)),
         *machine.grpc(),
         isolation.namespaces(),
@@ -122,12 +134,13 @@ def local_checks(data: Path) -> list[Check]:
     ]
 
 
-def nvidia_driver(found: engine_checks.Driver, driver: Driver) -> list[Check]:
-    """Return the checks of GPUs, which need none unless Docker's replicas shall have them."""
+def nvidia_driver(found: engine_checks.Driver, driver: Driver, chosen: str) -> list[Check]:
+    """Return the checks of GPUs, which need none unless Docker's replicas shall have them. `chosen`
+    is the setting FN_GPUS."""
     from admin.cli.doctor import engine_checks, machine, several_gpus
 
     several = several_gpus.checks(found, several_gpus.find_host())
-    checks = [engine_checks.driver(found, settings().gpus), *several]
+    checks = [engine_checks.driver(found, chosen), *several]
     return checks if driver is Driver.DOCKER else machine.softened(checks)
 
 
@@ -144,65 +157,29 @@ def engine_packages(driver: Driver, found: engine_checks.Driver) -> list[Check]:
     return checks
 
 
-def docker(engine: str, driver: Driver, found: engine_checks.Driver) -> list[Check]:
-    """Return the checks of the Docker engine, if it exists or is the driver."""
-    from admin.cli.doctor.docker import docker_checks
-
-    return docker_checks(engine, driver is Driver.DOCKER, images(), found)
-
-
-def key_file(data: Path) -> Path:
-    """Return the key of the secrets of a server started here; the default if settings are
-    invalid."""
-    from admin.settings import load_settings
-    from registry.errors import BadRequest
-    from registry.settings import StoreSettings
-
-    try:
-        return load_settings({"data": data}).store().secret_key
-    except BadRequest:  # the server reports it when it starts
-        return StoreSettings(data).secret_key
-
-
-def settings() -> Settings:
-    """Return the settings of a server started here; defaults if they are invalid."""
-    from admin.settings import Settings, load_settings
-    from registry.errors import BadRequest
-
-    try:
-        return load_settings({})
-    except BadRequest:  # the server reports it when it starts
-        return Settings.model_construct()
-
-
-def images() -> dict[str, str]:
-    """Return the runtime images of a server started here."""
-    chosen = settings()
-    return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
-
-
-def remote_checks(address: ServerAddress, login: Login) -> list[Check]:
-    """Return the checks of a server on another machine."""
-    from admin.cli.doctor.machine import Check
-    from admin.client.client import Unreachable
-
-    try:
-        with client_at(address, login) as client:
-            return [Check("ok", "ssh", f"logged in to {login.target}"), *_api_checks(client)]
-    except Unreachable as error:
-        return [Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
-
-
-def host_checks(address: ServerAddress, login: Login | None, name: str) -> list[Check]:
-    """Return the checks of a host of the server, which logs in there."""
+def server_checks(
+    address: ServerAddress, login: Login | None = None, host: str | None = None
+) -> list[Check]:
+    """Return the checks of a server, after that of a `login` to its machine; those of one of its
+    hosts if `host` names one, where the server logs in."""
     from admin.cli.doctor import machine
     from admin.client.client import Unreachable
+    from hosts.checks import Check
 
     try:
         with client_at(address, login) as client:
-            return machine.host(client, name)
+            if host is not None:
+                return machine.host(client, host)
+            return [
+                *([Check("ok", "ssh", f"logged in to {login.target}")] if login else []),
+                machine.server(client),
+                machine.access(client),
+                *machine.openness(client),
+                *machine.devices(client),
+                *machine.reserved_users(client),
+            ]
     except Unreachable as error:  # of --ssh
-        return [machine.Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
+        return [Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
 
 
 def print_checks(found: list[Check], as_json: bool) -> None:
@@ -213,20 +190,3 @@ def print_checks(found: list[Check], as_json: bool) -> None:
     typer.echo(shown)
     if any(check.level == "fail" for check in found):
         raise typer.Exit(REFUSED)
-
-
-def _server(address: ServerAddress) -> list[Check]:
-    with client_at(address, None) as client:
-        return _api_checks(client)
-
-
-def _api_checks(client: Client) -> list[Check]:
-    from admin.cli.doctor import machine
-
-    return [
-        machine.server(client),
-        machine.access(client),
-        *machine.openness(client),
-        *machine.devices(client),
-        *machine.reserved_users(client),
-    ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import environment_ids
 from admin.cli.options import Session, connected
-from admin.text import ago, fields, get, size, table
+from admin.client import routes
+from admin.text import ago, fields, size, table
 
 SHOWN: Final = 12
 """Digits of an id that are shown; any that say which one it is will do."""
@@ -43,13 +46,18 @@ def ls(session: Session) -> None:
     Example:
       fnctl env ls
     """
-    items = session.client.environments()
-    session.answer({"items": items}, lambda: render(items, datetime.now(UTC).timestamp()))
-    if missing := next((one for one in items if one.get("state") == "missing"), None):
-        for name in _functions(missing.get("live"))[:1]:
-            session.next(f"fnctl warm {name}")
-    elif any(not one.get("functions") and not one.get("live") for one in items):
-        session.next("fnctl env rm --unused")
+    session.show(
+        session.client.items(routes.ENVIRONMENTS),
+        lambda items: render(items, datetime.now(UTC).timestamp()),
+        _after_list,
+    )
+
+
+def _after_list(items: Sequence[d.server.EnvironmentRow]) -> list[str]:
+    if missing := next((one for one in items if one.state == "missing"), None):
+        return [f"fnctl warm {one.partition('@')[0]}" for one in missing.live[:1]]
+    is_unused = any(not one.functions and not one.live for one in items)
+    return ["fnctl env rm --unused"] if is_unused else []
 
 
 @app.command("show")
@@ -63,8 +71,10 @@ def show(session: Session, id: Id) -> None:
     Example:
       fnctl env show 3f9c
     """
-    answer = session.client.environment(id)
-    session.answer(answer, lambda: render_shown(answer, datetime.now(UTC).timestamp()))
+    session.show(
+        session.client.call(routes.ENVIRONMENT, id),
+        lambda found: render_shown(found, datetime.now(UTC).timestamp()),
+    )
 
 
 @app.command("rm")
@@ -95,25 +105,27 @@ def rm(
     """
     if bool(id) == unused:
         raise typer.BadParameter("expected either an environment or --unused")
+
     if unused:
-        removed = session.client.prune_environments()
-        session.answer({"removed": removed}, lambda: render_removed(removed))
+        pruned = session.client.call(routes.PRUNE_ENVIRONMENTS)
+        session.show(pruned, lambda found: render_removed(found.removed))
         return
-    answer = session.client.remove_environment(id)
-    session.answer(answer, lambda: render_removed([answer]))
+    session.show(
+        session.client.call(routes.REMOVE_ENVIRONMENT, id), lambda one: render_removed([one])
+    )
 
 
-def render(items: list[dict[str, Any]], now_s: float) -> str:
+def render(items: Sequence[d.server.EnvironmentRow], now_s: float) -> str:
     """Render the environments as a table; `now_s` in Unix seconds."""
     rows = [
         (
-            _short(get(item, "id")),
-            get(item, "python"),
-            get(item, "package_count"),
-            _bytes(item.get("size_bytes")),
-            _bytes(item.get("own_bytes")),
-            get(item, "state"),
-            _ago(item.get("started_s"), now_s),
+            _short(item.id),
+            item.python,
+            item.package_count,
+            _bytes(item.size_bytes),
+            _bytes(item.own_bytes),
+            item.state,
+            _ago(item.started_s, now_s),
             _named(item),
         )
         for item in items
@@ -122,58 +134,48 @@ def render(items: list[dict[str, Any]], now_s: float) -> str:
     return table(head, rows) if rows else "no environments"
 
 
-def render_shown(item: dict[str, Any], now_s: float) -> str:
+def render_shown(item: d.server.EnvironmentDetail, now_s: float) -> str:
     """Render an environment with its packages; `now_s` in Unix seconds."""
-    python = get(item, "interpreter") or get(item, "python")
     pairs = (
-        ("id", get(item, "id")),
-        ("state", get(item, "state")),
-        ("python", f"{python}, {get(item, 'platform')}, {get(item, 'libc')}"),
+        ("id", item.id),
+        ("state", item.state),
+        ("python", f"{item.interpreter or item.python}, {item.platform}, {item.libc}"),
         ("size", _size(item)),
-        ("used", _ago(item.get("started_s"), now_s)),
-        ("functions", ", ".join(item.get("functions") or [])),
-        ("kept by", ", ".join(item.get("live") or [])),
+        ("used", _ago(item.started_s, now_s)),
+        ("functions", ", ".join(item.functions)),
+        ("kept by", ", ".join(item.live)),
     )
     rows = [
-        (
-            get(one, "name"),
-            get(one, "version"),
-            _bytes(one.get("size_bytes")),
-            "wheels/" if one.get("bundled") else "",
-        )
-        for one in item.get("packages") or []
+        (one.name, one.version, _bytes(one.size_bytes), "wheels/" if one.bundled else "")
+        for one in item.packages
     ]
     return f"{fields(pairs)}\n\n{table(('PACKAGE', 'VERSION', 'WHEEL', 'FROM'), rows)}"
 
 
-def render_removed(removed: list[dict[str, Any]]) -> str:
+def render_removed(removed: Sequence[d.server.RemovedEnvironment]) -> str:
     """Render the environments that were removed."""
     if not removed:
         return "no environment to remove"
     lines = []
     for one in removed:
-        lines.append(f"{_short(get(one, 'removed'))} removed, {_bytes(one.get('own_bytes'))} freed")
-        if refs := one.get("functions"):
-            lines.append(f"  installed again with the traffic of {', '.join(refs)}")
+        lines.append(f"{_short(one.removed)} removed, {_bytes(one.own_bytes)} freed")
+        if one.functions:
+            lines.append(f"  installed again with the traffic of {', '.join(one.functions)}")
     return "\n".join(lines)
 
 
-def _size(item: dict[str, Any]) -> str:
-    if item.get("size_bytes") is None:
+def _size(item: d.server.EnvironmentDetail) -> str:
+    if item.size_bytes is None:
         return ""
-    own = f"{_bytes(item.get('own_bytes'))} of them its own"
-    return f"{_bytes(item.get('size_bytes'))} in {get(item, 'files')} files and bytecode, {own}"
+    own = f"{_bytes(item.own_bytes)} of them its own"
+    return f"{_bytes(item.size_bytes)} in {item.files} files and bytecode, {own}"
 
 
-def _named(item: dict[str, Any]) -> str:
+def _named(item: d.server.EnvironmentRow) -> str:
     """Return the revisions that name an environment, and functions that are being deployed."""
-    refs = list(dict.fromkeys([*(item.get("functions") or []), *(item.get("live") or [])]))
+    refs = list(dict.fromkeys([*item.functions, *item.live]))
     more = f" and {len(refs) - FUNCTIONS} more" if len(refs) > FUNCTIONS else ""
     return ", ".join(refs[:FUNCTIONS]) + more
-
-
-def _functions(refs: Any) -> list[str]:
-    return [str(one).partition("@")[0] for one in refs or []]
 
 
 def _short(id: str) -> str:
@@ -181,9 +183,9 @@ def _short(id: str) -> str:
     return f"{digest[:SHOWN]}{dot}{owner}"
 
 
-def _bytes(count: Any) -> str:
-    return size(int(count)) if count is not None else ""
+def _bytes(count: int | None) -> str:
+    return size(count) if count is not None else ""
 
 
-def _ago(at_s: Any, now_s: float) -> str:
-    return ago(float(at_s), now_s) if at_s is not None else ""
+def _ago(at_s: float | None, now_s: float) -> str:
+    return ago(at_s, now_s) if at_s is not None else ""

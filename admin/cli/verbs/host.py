@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import host_names
 from admin.cli.options import Session, connected
-from admin.text import NONE, ago, fields, get, number, size, table
+from admin.client import routes
+from admin.text import NONE, ago, fields, mib, number, table
+
+if TYPE_CHECKING:
+    from admin.client.client import ApiError
 
 GIB_MIB: Final = 1024
 FILES_MAX_GIB: Final = 2**20
@@ -116,20 +121,19 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
         raise typer.BadParameter("expected --host-key 'TYPE KEY', got ''")
     if host_key and accept_host_key:
         raise typer.BadParameter("expected --host-key or --accept-host-key, got both")
-    wanted = {
-        "address": address,
+    wanted = d.requests.HostRequest(
+        address,
+        name or "",
+        given_labels(label or ()),
+        accept_host_key=accept_host_key,
         **settings(identity_file, docker_socket, cpu_slots, gpus, files_gib, host_key),
-        **({"name": name} if name else {}),
-        "labels": given_labels(label or ()),
-        "accept_host_key": accept_host_key,
-    }
+    )
     try:
-        answer = session.client.add_host(wanted, unchecked=unchecked)
+        found = session.client.submit(routes.ADD_HOST, body=wanted, unchecked=unchecked)
     except ApiError as error:
         explain(session, error, may_accept=True)
         raise
-    session.answer(answer, lambda: render_added(answer))
-    session.next(f"fnctl host show {get(answer, 'name')}", "fnctl top")
+    session.show(found, render_added, lambda host: (f"fnctl host show {host.name}", "fnctl top"))
 
 
 @app.command("ls")
@@ -141,12 +145,13 @@ def ls(session: Session) -> None:
     Example:
       fnctl host ls
     """
-    items = session.client.hosts()
-    session.answer({"items": items}, lambda: render(items))
+    session.show(session.client.items(routes.HOSTS), render, _after_list)
+
+
+def _after_list(items: Sequence[d.hosts.HostRow]) -> list[str]:
     if len(items) < 2:
-        session.next("fnctl host add USER@MACHINE")
-    elif ailing := next((get(one, "name") for one in items if _has_problem(one)), ""):
-        session.next(f"fnctl doctor --host {ailing}")
+        return ["fnctl host add USER@MACHINE"]
+    return [f"fnctl doctor --host {one.name}" for one in items if _has_problem(one)][:1]
 
 
 @app.command("show")
@@ -158,10 +163,11 @@ def show(session: Session, name: Name) -> None:
     Example:
       fnctl host show gpu2
     """
-    answer = session.client.host(name)
-    session.answer(answer, lambda: render_host(answer, time.time()))  # noqa: TID251 - shown ages
-    if _has_problem(answer):
-        session.next(f"fnctl doctor --host {name}")
+    session.show(
+        session.client.call(routes.HOST, name),
+        lambda host: render_host(host, time.time()),  # noqa: TID251 - shown ages
+        lambda host: [f"fnctl doctor --host {name}"] if _has_problem(host) else [],
+    )
 
 
 @app.command("drain")
@@ -178,8 +184,10 @@ def drain(
       fnctl host drain gpu2
       fnctl host drain gpu2 --undo
     """
-    answer = session.client.change_host(name, {"draining": not undo})
-    session.answer(answer, lambda: f"{name} {render_drain(answer, undo=undo)}")
+    found = session.client.submit(
+        routes.CHANGE_HOST, name, body=d.requests.HostChanges(draining=not undo)
+    )
+    session.show(found, lambda host: f"{name} {render_drain(host, undo=undo)}")
     session.next(f"fnctl host show {name}")
 
 
@@ -200,9 +208,9 @@ def label(
       fnctl host label gpu2 disk-
     """
     given, removed = parse_labels(labels, "KEY=VALUE or KEY-")
-    changes = {**given, **dict.fromkeys(removed)}
-    answer = session.client.change_host(name, {"labels": changes})
-    session.answer(answer, lambda: f"{name}: {labels_of(answer) or 'no labels'}")
+    changes = d.requests.HostChanges(labels={**given, **dict.fromkeys(removed)})
+    found = session.client.submit(routes.CHANGE_HOST, name, body=changes)
+    session.show(found, lambda host: f"{name}: {labels_of(host) or 'no labels'}")
 
 
 @app.command("set")
@@ -237,12 +245,13 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
         changes["address"] = address
     if not changes:
         raise typer.BadParameter("expected at least one option, such as --files-gib")
+    wanted = d.requests.HostChanges(**changes)
     try:
-        answer = session.client.change_host(name, changes, unchecked=unchecked)
+        found = session.client.submit(routes.CHANGE_HOST, name, body=wanted, unchecked=unchecked)
     except ApiError as error:
         explain(session, error, may_accept=False)
         raise
-    session.answer(answer, lambda: f"{name} is changed")
+    session.show(found, lambda _: f"{name} is changed")
     session.next(f"fnctl host show {name}")
 
 
@@ -262,30 +271,26 @@ def rm(
     Example:
       fnctl host rm gpu2
     """
-    answer = session.client.remove_host(name, force=force)
-    shown = -1
-    while not answer.get("removed") and not no_wait:
-        left = int(answer.get("replicas") or 0)
-        if left != shown:
-            session.remark(f"waiting for {replicas(left)} of {name}; Ctrl-C leaves it draining")
-            shown = left
-        time.sleep(POLL_S)
-        answer = _removal_state(session, name)
-    text = f"{name} is removed" if answer.get("removed") else f"{name} is draining"
-    session.answer(answer, lambda: text)
-    session.next("fnctl host ls")
-
-
-def _removal_state(session: Session, name: str) -> dict[str, Any]:
-    """Return the state of a removal, in the form of its answer."""
+    from admin.cli.render import replicas
     from admin.client.client import ApiError
 
-    try:
-        return {"removed": None, "replicas": session.client.host(name).get("replicas")}
-    except ApiError as error:
-        if error.code != "unknown":
-            raise
-        return {"removed": name, "replicas": 0}
+    found = session.client.call(routes.REMOVE_HOST, name, force=force)
+    sent = found.sent
+    if not sent.get("removed") and not no_wait:
+        left, shown = found.value.replicas, -1
+        while sent.get("removed") is None:
+            if left != shown:
+                session.remark(f"waiting for {replicas(left)} of {name}; Ctrl-C leaves it draining")
+                shown = left
+            time.sleep(POLL_S)
+            try:
+                left = session.client.call(routes.HOST, name).value.replicas
+            except ApiError as error:
+                if error.code != "unknown":
+                    raise
+                sent = {"removed": name, "replicas": 0}
+    session.answer(sent, lambda: f"{name} is {'removed' if sent.get('removed') else 'draining'}")
+    session.next("fnctl host ls")
 
 
 def settings(
@@ -341,136 +346,127 @@ def parse_labels(items: Sequence[str], expected: str) -> tuple[dict[str, str], l
     return found, removed
 
 
-def explain(session: Session, error: Any, *, may_accept: bool) -> None:
+def explain(session: Session, error: ApiError, *, may_accept: bool) -> None:
     """Print the checks of a refused login, and note the remedy on the error."""
-    from admin.cli.doctor.machine import from_json, render
+    from admin.cli.doctor.machine import render
 
-    checks = error.problem.get("checks")
-    if isinstance(checks, list) and not session.as_json:
-        session.remark(render(from_json(checks)))
-    hint = str(error.problem.get("hint") or "")
-    if error.problem.get("host_key") and may_accept:
+    if error.problem.checks:
+        session.remark(render(error.problem.checks))
+    hint = error.problem.hint or ""
+    if error.problem.host_key and may_accept:
         hint = f"if that is its key, add --accept-host-key to this command; or: {hint}"
     if hint:
         error.add_note(hint)
 
 
-def _has_problem(host: dict[str, Any]) -> bool:
+def _has_problem(host: d.hosts.HostRow) -> bool:
     """Return whether checks of the host may find its problem: it is another one, and has one."""
-    is_away = get(host, "state") in AWAY
-    return bool(get(host, "address")) and (is_away or bool(get(host, "reason") or agent_of(host)))
+    return bool(host.address and (host.state in AWAY or host.reason or agent_of(host)))
 
 
-def replicas(count: int) -> str:
-    """Return "1 replica", "2 replicas"."""
-    return f"{count} replica{'' if count == 1 else 's'}"
-
-
-def labels_of(host: dict[str, Any]) -> str:
+def labels_of(host: d.hosts.HostRow) -> str:
     """Return the operator's labels of a host as text."""
-    labels = host.get("labels")
-    own = labels.items() if isinstance(labels, dict) else ()
-    return " ".join(f"{key}={value}" for key, value in sorted(own) if key != "host")
+    return " ".join(f"{key}={value}" for key, value in sorted(host.labels.items()) if key != "host")
 
 
-def agent_of(host: dict[str, Any]) -> str:
+def agent_of(host: d.hosts.HostRow) -> str:
     """Return why a host that is up does not report its GPUs and disk; "" if it does, or is away."""
-    return get(host, "agent") if get(host, "state") in ("up", "draining") else ""
+    return host.agent if host.state in ("up", "draining") else ""
 
 
-def devices_of(host: dict[str, Any], wanted: str) -> str:
+def devices_of(host: d.hosts.HostRow, wanted: str) -> str:
     """Return the number of devices; if the settings leave out GPUs, how: `wanted` as FN_GPUS."""
-    text = f"{get(host, 'cpu_slots')} CPU slots, {get(host, 'gpus')} GPUs"
+    text = f"{host.cpu_slots} CPU slots, {host.gpus} GPUs"
     return text if wanted in ("", "all") else f"{text} (chosen: {wanted})"
 
 
-def render_added(answer: dict[str, Any]) -> str:
+def render_added(host: d.hosts.NewHost) -> str:
     """Render a new host with its checks, and the remedies of those that passed nevertheless."""
-    checks = answer.get("checks") or ()
-    count = len(checks)
+    count = len(host.checks)
     checked = f", {count} checks passed" if count else ", unchecked"
-    lines = [f"{get(answer, 'name')} is added ({get(answer, 'address')}{checked})"]
-    if key := get(answer, "settings", "host_key"):
-        lines.append(f"  its key is pinned: {key}")
-    for one in checks:
-        if todo := get(one, "todo"):
-            lines += [f"  {get(one, 'name')}: {get(one, 'found')}", f"    -> {todo}"]
+    lines = [f"{host.name} is added ({host.address}{checked})"]
+    if host.settings and host.settings.host_key:
+        lines.append(f"  its key is pinned: {host.settings.host_key}")
+    for one in host.checks:
+        if one.todo:
+            lines += [f"  {one.name}: {one.found}", f"    -> {one.todo}"]
     return "\n".join(lines)
 
 
-def render_drain(host: dict[str, Any], *, undo: bool) -> str:
+def render_drain(host: d.hosts.HostRow, *, undo: bool) -> str:
     """Render the effect of beginning or ending the drain of a host."""
-    if (state := get(host, "state")) in AWAY:
-        return f"is {state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
+    from admin.cli.render import replicas
+
+    if host.state in AWAY:
+        return f"is {host.state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
     if undo:
         return "takes replicas again"
-    count = int(host.get("replicas") or 0)
-    return f"is draining, {replicas(count)} left" if count else "is draining"
+    return f"is draining, {replicas(host.replicas)} left" if host.replicas else "is draining"
 
 
-def render(items: Sequence[dict[str, Any]]) -> str:
+def render(items: Sequence[d.hosts.HostRow]) -> str:
     """Render the hosts as a table, with their problems below it."""
     rows = [
         (
-            get(item, "name"),
-            get(item, "address") or NONE,
-            get(item, "state"),
-            _ms(item.get("rtt_ms")),
-            get(item, "cpu_slots"),
-            get(item, "gpus"),
-            get(item, "replicas"),
-            _mib(item.get("disk_free_mib")),
+            item.name,
+            item.address or NONE,
+            item.state,
+            _ms(item.rtt_ms),
+            item.cpu_slots,
+            item.gpus,
+            item.replicas,
+            NONE if item.disk_free_mib is None else mib(item.disk_free_mib),
             labels_of(item) or NONE,
         )
         for item in items
     ]
     notes = [
-        f"{get(item, 'name')}: {text}"
+        f"{item.name}: {text}"
         for item in items
-        for text in (get(item, "reason"), agent_of(item), get(item, "transfer"))
+        for text in (item.reason, agent_of(item), item.transfer)
         if text
     ]
     head = ("NAME", "ADDRESS", "STATE", "RTT", "CPU", "GPUS", "REPLICAS", "FREE", "LABELS")
     return "\n".join([table(head, rows), *notes])
 
 
-def render_host(host: dict[str, Any], now_s: float) -> str:
+def render_host(host: d.hosts.HostDetail, now_s: float) -> str:
     """Render one host; `now_s` in Unix seconds."""
-    state, reason = get(host, "state"), get(host, "reason")
-    age = ago(float(host["since_s"]), now_s) if host.get("since_s") else ""
+    settings = host.settings
+    age = ago(host.since_s, now_s) if host.since_s else ""
     lasts = age.removesuffix(" ago") if age.endswith(" ago") else ""
-    settings = host.get("settings") or {}
-    cache = f"{get(host, 'cached_files')} files, {_mib(host.get('cached_mib'))}"
-    if limit := settings.get("files_mib"):
-        cache += f" of {_mib(limit)}"
-    offset, free = host.get("clock_offset_s"), host.get("disk_free_mib")
-    later = f", {DRAINS_LATER}" if settings.get("draining") and state in AWAY else ""
+    later = f", {DRAINS_LATER}" if settings and settings.is_draining and host.state in AWAY else ""
     pairs = [
-        ("name", get(host, "name")),
-        ("address", get(host, "address")),
-        ("state", (f"{state} for {lasts}" if lasts else state) + later),
-        ("reason", reason),
+        ("name", host.name),
+        ("address", host.address),
+        ("state", (f"{host.state} for {lasts}" if lasts else host.state) + later),
+        ("reason", host.reason),
         ("labels", labels_of(host)),
-        ("driver", " ".join(filter(None, (get(host, "driver"), get(host, "engine_version"))))),
-        ("round trip", _ms(host.get("rtt_ms")) if host.get("rtt_ms") is not None else ""),
-        ("devices", devices_of(host, str(settings.get("gpus") or ""))),
-        ("replicas", get(host, "replicas")),
+        ("driver", " ".join(filter(None, (host.driver, host.engine_version)))),
+        ("round trip", _ms(host.rtt_ms) if host.rtt_ms is not None else ""),
+        ("devices", devices_of(host, settings.gpus if settings else "")),
+        ("replicas", str(host.replicas)),
         ("agent", agent_of(host)),
-        ("disk", f"{_mib(free)} free" if free is not None else ""),
-        ("files", cache if settings else ""),
-        ("images", get(host, "images") if settings else ""),
-        ("sending", get(host, "transfer")),
-        ("clock", f"{offset:+.3f} s" if offset is not None and settings else ""),
-        ("host key", get(settings, "host_key")),
-        ("identity", get(settings, "identity")),
-        ("engine", get(settings, "engine")),
+        ("disk", f"{mib(host.disk_free_mib)} free" if host.disk_free_mib is not None else ""),
+        *(_settings_of(host, settings) if settings else ()),
     ]
-    return fields([pair for pair in pairs if pair[1]])
+    return fields(pairs)
 
 
-def _ms(value: Any) -> str:
-    return NONE if value is None else f"{number(float(value))} ms"
+def _settings_of(host: d.hosts.HostDetail, settings: d.hosts.HostSettings) -> list[tuple[str, str]]:
+    """Return what is known of another machine only."""
+    offset_s = host.clock_offset_s
+    cache = f"{host.cached_files} files, {mib(host.cached_mib)}"
+    return [
+        ("files", f"{cache} of {mib(settings.files_mib)}"),
+        ("images", str(host.images)),
+        ("sending", host.transfer),
+        ("clock", f"{offset_s:+.3f} s" if offset_s is not None else ""),
+        ("host key", settings.host_key),
+        ("identity", settings.identity),
+        ("engine", settings.engine),
+    ]
 
 
-def _mib(value: Any) -> str:
-    return NONE if value is None else size(round(float(value) * 2**20))
+def _ms(value: float | None) -> str:
+    return NONE if value is None else f"{number(value)} ms"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from admin.cli.errors import INTERRUPTED, errors_reported
 from admin.cli.options import DEFAULT_DATA, DEFAULT_ENGINE, Data, Json, Session, connected
-from admin.text import duration, fields, get, plain, size
+from admin.client import routes
+from admin.text import duration, fields, plain, size
 
 if TYPE_CHECKING:
     from admin.image.build import BuiltImage
+    from pool_manager.images import RemovedImage
 
 DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
@@ -151,19 +154,17 @@ def prune(session: Session) -> None:
     Example:
       fnctl image prune
     """
-    removed = session.client.prune_images()
-    session.answer({"removed": removed}, lambda: render_pruned(removed))
+    session.show(
+        session.client.call(routes.PRUNE_IMAGES), lambda found: render_pruned(found.removed)
+    )
 
 
-def render_pruned(removed: list[dict[str, Any]]) -> str:
+def render_pruned(removed: Sequence[RemovedImage]) -> str:
     """Render the images that were removed, with the sum of their sizes."""
     if not removed:
         return "no image to remove"
-    lines = [
-        f"{', '.join(one.get('names') or []) or get(one, 'id')}  {size(int(one['size_bytes']))}"
-        for one in removed
-    ]
-    total = sum(int(one["size_bytes"]) for one in removed)
+    lines = [f"{', '.join(one.names) or one.id}  {size(one.size_bytes)}" for one in removed]
+    total = sum(one.size_bytes for one in removed)
     noun = "image" if len(removed) == 1 else "images"
     return "\n".join(
         [*lines, f"{len(removed)} {noun} removed, {size(total)} shared layers included"]

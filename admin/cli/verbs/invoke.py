@@ -17,6 +17,7 @@ from admin.cli.options import (
     Session,
     connected,
 )
+from admin.client import routes
 
 if TYPE_CHECKING:
     from admin.client.client import Answer, HttpRequest, Payload
@@ -156,9 +157,8 @@ def _own_sample(session: Session, name: str) -> Payload | None:
     from admin.client.client import ApiError
 
     try:
-        if session.client.function(name.partition("@")[0]).get("sample") != "manifest":
-            return None
-        return _sample(session, name)
+        function = session.client.call(routes.FUNCTION, name.partition("@")[0]).value
+        return _sample(session, name) if function.sample == "manifest" else None
     except ApiError:
         return None
 

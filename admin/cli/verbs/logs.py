@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from admin import documents as d
 from admin.cli.errors import INTERRUPTED
 from admin.cli.options import Session, connected
 from admin.cli.verbs.show import Name
+from admin.client import routes
 from admin.text import plain
 
+if TYPE_CHECKING:
+    from admin.cli.live.events import EventReader
+    from admin.client.sse import Event
+
 LINES = 100
+PATIENCE_S = 60.0
+"""Seconds without a server before the stream is given up."""
+PAUSE_S = 0.5
+"""Seconds between two attempts to reach it."""
 
 
 @connected
@@ -42,10 +53,9 @@ def logs(
             print_followed(session, name, lines)
             return
         raise typer.Exit(INTERRUPTED)
-    items = session.client.logs(name, lines)
-    session.answer({"items": items}, lambda: render(items))
-    if not items:
-        session.next(f"fnctl why {name}")
+
+    found = session.client.items(routes.LOGS, name, lines=lines)
+    session.show(found, render, lambda items: () if items else (f"fnctl why {name}",))
 
 
 def print_followed(session: Session, name: str, lines: int) -> None:
@@ -53,13 +63,17 @@ def print_followed(session: Session, name: str, lines: int) -> None:
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
+    from admin.cli.live.events import EventReader
     from admin.client.client import ApiError
-    from admin.client.sse import Disconnected, Patience, Position, resumed
+    from admin.client.sse import Disconnected, Position, Retry, resumed
 
+    events = EventReader(d.events.LOG_EVENTS)
     connect = partial(session.client.follow_logs, name, lines)
-    retry = Patience(
-        lambda reason: session.remark(f"{reason}; waiting for it …"),
-        lambda: session.remark("the server is back"),
+    retry = Retry(
+        (PAUSE_S,),
+        PATIENCE_S,
+        on_lost=lambda reason: session.remark(f"{reason}; waiting for it …"),
+        on_back=lambda: session.remark("the server is back"),
     )
     is_known = False
     try:
@@ -67,7 +81,7 @@ def print_followed(session: Session, name: str, lines: int) -> None:
             if isinstance(item, Disconnected):
                 continue
             is_known = True
-            show(session, item.type, json.loads(item.data))
+            show(session, events, item)
     except ApiError as error:
         # The function was removed if it existed before and is unknown now.
         if not (is_known and error.code == "unknown_function"):
@@ -75,21 +89,24 @@ def print_followed(session: Session, name: str, lines: int) -> None:
         session.remark(f"{name} is gone")
 
 
-def show(session: Session, kind: str, data: dict[str, Any]) -> None:
-    """Print one event of the stream; unknown kinds are ignored."""
+def show(session: Session, events: EventReader[d.events.LogEvent], event: Event) -> None:
+    """Print one event of the stream; with --json also one that this release does not know."""
+    from admin.client.transport import json_object
+
     if session.as_json:
-        typer.echo(json.dumps({"event": kind, **data}))
-    elif kind == "lines":
-        typer.echo(plain(render([data])))
-    elif kind == "end":
-        session.remark(f"{data.get('replica', '')} has ended")
+        if (data := json_object(event.data.encode())) is not None:
+            typer.echo(json.dumps({"event": event.type, **data}))
+        return
+    for found in events.read(event):
+        if isinstance(found, d.functions.ReplicaLog):
+            typer.echo(plain(render([found])))
+        elif isinstance(found, d.events.EndEvent):
+            session.remark(f"{found.replica} has ended")
+        else:
+            session.remark(f"ignored: {found.kind}: {found.why}")
 
 
-def render(items: list[dict[str, Any]]) -> str:
+def render(items: Sequence[d.functions.ReplicaLog]) -> str:
     """Render every line with the id of its replica."""
-    lines = [
-        f"{item.get('replica', '')} | {line}"
-        for item in items
-        for line in str(item.get("text", "")).splitlines()
-    ]
+    lines = [f"{item.replica} | {line}" for item in items for line in item.text.splitlines()]
     return "\n".join(lines) or "no logs"

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.errors import errors_reported
 from admin.cli.options import (
     DEFAULT_DATA,
@@ -21,6 +22,7 @@ from admin.cli.options import (
 )
 from admin.cli.verbs.show import Name
 from admin.cli.verbs.ui import write_page
+from admin.client import routes
 
 PAGE_FILE: Final = "open.html"
 """File in the data folder that redirects a browser to the page with its ticket."""
@@ -56,10 +58,12 @@ def open_page(  # noqa: PLR0913 - typer takes one parameter per option
     """
     with errors_reported(as_json):
         session = Session(open_client(url, key, data), as_json)
-        ticket = session.client.ticket(name, path)
+        ticket = session.client.submit(
+            routes.TICKET, name, body=d.requests.TicketRequest(path)
+        ).value
         scheme = url.partition("://")[0] if "://" in url else "http"
-        address = f"{scheme}://{ticket['address']}"
-        answer = asdict(Opened(address, float(ticket["expires_s"])))
+        address = f"{scheme}://{ticket.address}"
+        answer = asdict(Opened(address, ticket.expires_s))
         if prints or as_json:
             session.answer(answer, lambda: address)
             return

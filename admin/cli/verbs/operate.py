@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.confirming import Yes, check_may_ask, confirm
 from admin.cli.errors import REFUSED
 from admin.cli.options import Session, connected
 from admin.cli.verbs.deploy import FileHosts, Idle, Max, Min, Now, given
 from admin.cli.verbs.show import Name
-from admin.text import get
+from admin.client import routes
 
 To = Annotated[
     int | None,
@@ -69,8 +70,10 @@ def rollback(
     from admin.cli.operations import finish
     from admin.cli.render import render_ended
 
-    ended = finish(session, session.client.roll_back(name, to, breaking, now=now))
-    session.answer(ended, lambda: render_ended(ended))
+    wanted = d.requests.RollbackRequest(to, breaking, now)
+    session.show(
+        finish(session, session.client.submit(routes.ROLL_BACK, name, body=wanted)), render_ended
+    )
     session.next(f"fnctl show {name}", f"fnctl invoke {name}")
 
 
@@ -103,13 +106,14 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
             "expected at least one of --min, --max, --idle, --spread, --file-hosts"
         )
     try:
-        answer = session.client.rescale(name, changes)
+        found = session.client.rescale(name, d.requests.ScalingRequest(**changes))
     except ApiError as error:
         if error.code == "precondition_failed":
             error.add_note("another client changed it at the same time: repeat the command")
         raise
-    session.answer(answer, lambda: render_scale(answer))
-    session.warn(answer)
+    session.show(found, render_scale)
+    if not session.as_json:
+        session.warn(found.value.warnings)
     session.next(f"fnctl show {name}")
 
 
@@ -132,14 +136,16 @@ def sleep(session: Session, name: Name, force: Force = False) -> None:
     """
     from admin.cli.render import render_sleep
 
-    answer = session.client.put_to_sleep(name, force=force)
-    session.answer(answer, lambda: render_sleep(answer))
-    if answer.get("stay") and answer.get("min"):
-        session.next(f"fnctl scale {name} --min 0")
-    elif answer.get("stay") and answer.get("open"):
-        session.next(f"fnctl why {name}", f"fnctl sleep {name} --force")
-    else:
-        session.next("fnctl ls")
+    found = session.client.submit(routes.SLEEP, name, body=d.requests.SleepRequest(force))
+    session.show(found, render_sleep, _after_sleep)
+
+
+def _after_sleep(slept: d.functions.Slept) -> list[str]:
+    if slept.stay and slept.min:
+        return [f"fnctl scale {slept.name} --min 0"]
+    if slept.stay and slept.open:
+        return [f"fnctl why {slept.name}", f"fnctl sleep {slept.name} --force"]
+    return ["fnctl ls"]
 
 
 @connected
@@ -156,8 +162,8 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
     from admin.cli.render import render_warm
 
     with _explained(name):
-        answer = session.client.warm(name, wait)
-    session.answer(answer, lambda: render_warm(answer))
+        found = session.client.call(routes.WARM, name, wait_s=wait)
+    session.show(found, render_warm)
     session.next(f"fnctl invoke {name}", f"fnctl scale {name} --min 1")
 
 
@@ -177,16 +183,17 @@ def park(session: Session, name: Name, wait: Wait = 60) -> None:
     from admin.cli.render import render_park
 
     with _explained(name):
-        answer = session.client.park(name, wait)
-    session.answer(answer, lambda: render_park(answer))
-    if answer.get("stay") and answer.get("min"):
-        session.next(f"fnctl scale {name} --min 0")
-    elif answer.get("parked"):
-        session.next(f"fnctl unpark {name}", f"fnctl why {name}")
-    else:
-        session.next(f"fnctl why {name}")
-    if not answer.get("parked"):
+        found = session.client.call(routes.PARK, name, wait_s=wait)
+    session.show(found, render_park, _after_park)
+    if not found.sent.get("parked"):
         raise typer.Exit(REFUSED)
+
+
+def _after_park(parked: d.functions.Parked) -> list[str]:
+    if parked.stay and parked.min:
+        return [f"fnctl scale {parked.name} --min 0"]
+    unpark = [f"fnctl unpark {parked.name}"] if parked.parked else []
+    return [*unpark, f"fnctl why {parked.name}"]
 
 
 @connected
@@ -204,8 +211,8 @@ def unpark(session: Session, name: Name, wait: Wait = 60) -> None:
     from admin.cli.render import render_warm
 
     with _explained(name):
-        answer = session.client.unpark(name, wait)
-    session.answer(answer, lambda: render_warm(answer))
+        found = session.client.call(routes.UNPARK, name, wait_s=wait)
+    session.show(found, render_warm)
     session.next(f"fnctl invoke {name}", f"fnctl park {name}")
 
 
@@ -228,20 +235,23 @@ def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWai
     """
     from admin.cli.build_lines import build_line
 
-    answer = session.client.prepare(name, now=now)
-    if answer.get("build") is None:
+    found = session.client.submit(routes.PREPARE, name, body=d.requests.PrepareRequest(now))
+    build, sent = found.value.build, found.sent
+    if build is None:
         when = "once a device is free" if now else "when the machine is idle"
-        session.answer(answer, lambda: f"{name} is not compiled; it is measured again {when}")
+        session.show(found, lambda _: f"{name} is not compiled; it is measured again {when}")
         session.next(f"fnctl why {name}")
         return
 
-    def get_build() -> dict[str, Any]:
-        return session.client.function(name).get("build") or {}
+    def get_build() -> d.functions.BuildDetail | None:
+        function = session.client.call(routes.FUNCTION, name)
+        sent["build"] = function.sent.get("build")
+        return function.value.build
 
-    build = follow_build(answer.get("build") or {}, get_build, session.remark, wait)
-    session.answer({**answer, "build": build}, lambda: f"{name}: {build_line(build)}")
+    build = follow_build(build, get_build, session.remark, wait)
+    session.answer(sent, lambda: f"{name}: {build_line(build)}")
     session.next(f"fnctl show {name}")
-    if wait and build.get("state") != "done":
+    if wait and build.state != "done":
         raise typer.Exit(REFUSED)
 
 
@@ -259,10 +269,9 @@ def rm(
     """
     if not yes:
         check_may_ask(session)
-        session.client.function(name)  # report an unknown name before asking
+        session.client.call(routes.FUNCTION, name)  # report an unknown name before asking
         confirm(f"Remove {name} with all its revisions?")
-    answer = session.client.remove(name)
-    session.answer(answer, lambda: f"{name} is removed")
+    session.show(session.client.call(routes.REMOVE, name), lambda _: f"{name} is removed")
     session.next("fnctl ls")
 
 
@@ -286,24 +295,26 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def follow_build(
-    build: dict[str, Any],
-    get_build: Callable[[], dict[str, Any]],
+    build: d.functions.BuildDetail,
+    get_build: Callable[[], d.functions.BuildDetail | None],
     remark: Callable[[str], None],
     wait_s: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> dict[str, Any]:
+) -> d.functions.BuildDetail:
     """Return the build once it has ended, or after `wait_s`; `remark` gets its progress.
-    `get_build` returns its present state."""
+    `get_build` returns its present state, None once the function is not compiled any more."""
     from admin.cli.build_lines import build_line
 
     end_s, shown, shown_s = clock() + wait_s, "", 0.0
-    while get(build, "state") in GOING and clock() < end_s:
-        state = f"{get(build, 'state')} {get(build, 'reason')} {get(build, 'attempts')}"
+    while build.state in GOING and clock() < end_s:
+        state = f"{build.state} {build.reason} {build.attempts}"
         if state != shown or clock() - shown_s >= REMARK_S:
             remark(f"  {build_line(build)}")
             shown, shown_s = state, clock()
         pause(POLL_S)
-        build = get_build()
+        if (latest := get_build()) is None:
+            break
+        build = latest
     return build

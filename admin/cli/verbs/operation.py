@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import OnlyFunction, operation_ids
 from admin.cli.options import Session, connected
-from admin.text import ago, command, duration, get, one_line, table
+from admin.client import routes
+from admin.text import ago, command, duration, one_line, table
 
 OF_RUNNING: Final = ("watch", "cancel")
 """Commands that are named for a running operation."""
@@ -53,12 +55,14 @@ def ls(
       fnctl operation ls
       fnctl operation ls digits --all
     """
-    found = [one for one in session.client.operations() if function in ("", get(one, "name"))]
-    items = found if every else latest(found)
-    now_s = datetime.now(UTC).timestamp()
-    session.answer({"items": items}, lambda: render(items, now_s))
-    if running := next((one for one in items if one.get("state") == "running"), None):
-        session.next(*(f"fnctl operation {verb} {get(running, 'id')}" for verb in OF_RUNNING))
+    found = session.client.items(routes.OPERATIONS)
+    asked = [row for row in found.value if function in ("", row.name)]
+    rows = asked if every else latest(asked)
+    ids = {row.id for row in rows}
+    sent = {"items": [one for one in found.sent["items"] if one["id"] in ids]}
+    session.answer(sent, lambda: render(rows, datetime.now(UTC).timestamp()))
+    if running := next((row for row in rows if row.state == "running"), None):
+        session.next(*(f"fnctl operation {verb} {running.id}" for verb in OF_RUNNING))
 
 
 @app.command("watch")
@@ -76,12 +80,12 @@ def watch(session: Session, operation: Id) -> None:
     from admin.cli.render import render_ended
 
     with _ids_explained():
-        found = session.client.operation(operation)
-    session.remark(_head(found, datetime.now(UTC).timestamp()))
+        found = session.client.call(routes.OPERATION, operation)
+    session.remark(_head(found.value, datetime.now(UTC).timestamp()))
     ended = finish(session, found, is_watched=True)
-    session.answer(ended, lambda: render_ended(ended))
-    session.warn(ended.get("result") or {})
-    session.next(command("fnctl", "show", get(ended, "name")))
+    session.show(ended, render_ended)
+    session.warn(ended.value.result.warnings)
+    session.next(command("fnctl", "show", ended.value.name))
 
 
 @app.command("cancel")
@@ -99,65 +103,55 @@ def cancel(session: Session, operation: Id) -> None:
     from registry.errors import Conflict
 
     with _ids_explained():
-        ended = session.client.cancel(operation)
-    kind, name, state = get(ended, "kind"), get(ended, "name"), get(ended, "state")
-    if state == "running":
-        raise Conflict(f"the {kind} of {name} still runs: the server stops, and resumes it later")
-    if state != "cancelled":
-        raise Conflict(f"the {kind} of {name} had ended before: it is {state}")
-    session.answer(ended, lambda: f"{kind} of {name} is cancelled: nothing changed")
-
-
-def latest(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the operations that run and the first ENDED_MAX others, in the same order."""
-    ended = [get(one, "id") for one in items if one.get("state") != "running"][:ENDED_MAX]
-    return [one for one in items if one.get("state") == "running" or get(one, "id") in ended]
-
-
-def render(items: list[dict[str, Any]], now_s: float) -> str:
-    """Render operations as a table; `now_s` in Unix seconds."""
-    rows = [
-        (
-            get(one, "id"),
-            get(one, "kind"),
-            get(one, "name"),
-            get(one, "state"),
-            ago(_seconds(one, "created_s"), now_s),
-            _took(one, now_s),
-            _detail(one),
+        ended = session.client.call(routes.CANCEL, operation)
+    row = ended.value
+    if row.state == "running":
+        raise Conflict(
+            f"the {row.kind} of {row.name} still runs: the server stops, and resumes it later"
         )
-        for one in items
+    if row.state != "cancelled":
+        raise Conflict(f"the {row.kind} of {row.name} had ended before: it is {row.state}")
+    session.show(ended, lambda _: f"{row.kind} of {row.name} is cancelled: nothing changed")
+
+
+def latest(rows: Sequence[d.deploys.OperationRow]) -> list[d.deploys.OperationRow]:
+    """Return the operations that run and the first ENDED_MAX others, in the same order."""
+    ended = [row.id for row in rows if row.state != "running"][:ENDED_MAX]
+    return [row for row in rows if row.state == "running" or row.id in ended]
+
+
+def render(rows: Sequence[d.deploys.OperationRow], now_s: float) -> str:
+    """Render operations as a table; `now_s` in Unix seconds."""
+    cells = [
+        (
+            row.id,
+            row.kind,
+            row.name,
+            row.state,
+            ago(row.created_s, now_s),
+            duration(max(0.0, (row.ended_s or now_s) - row.created_s) * 1e3),
+            _detail(row),
+        )
+        for row in rows
     ]
     head = ("OPERATION", "KIND", "FUNCTION", "STATE", "STARTED", "TOOK", "DETAIL")
-    return table(head, rows) if rows else "no operations"
+    return table(head, cells) if cells else "no operations"
 
 
-def _head(operation: dict[str, Any], now_s: float) -> str:
+def _head(row: d.deploys.OperationRow, now_s: float) -> str:
     """Return the first line of a watched operation: "deploy of digits, started 3 min ago"."""
-    started = ago(_seconds(operation, "created_s"), now_s)
-    return f"{get(operation, 'kind')} of {get(operation, 'name')}, started {started}"
+    return f"{row.kind} of {row.name}, started {ago(row.created_s, now_s)}"
 
 
-def _took(operation: dict[str, Any], now_s: float) -> str:
-    """Return how long an operation took, or has taken until now."""
-    end_s = _seconds(operation, "ended_s") or now_s
-    return duration(max(0.0, end_s - _seconds(operation, "created_s")) * 1e3)
-
-
-def _detail(operation: dict[str, Any]) -> str:
+def _detail(row: d.deploys.OperationRow) -> str:
     """Return the phase of a running operation, the reason of a failure, or the result."""
-    state = get(operation, "state")
-    text = get(operation, "result", "revision")
-    if state == "failed":
-        text = get(operation, "error", "detail") or get(operation, "error", "title")
-    elif state != "done":
-        text = get(operation, "phase")
+    text = row.result.revision or ""
+    if row.state == "failed":
+        text = row.error.detail or row.error.title or ""
+    elif row.state != "done":
+        text = row.phase
     text = one_line(text)
     return text if len(text) <= DETAIL_MAX else text[: DETAIL_MAX - 1] + "…"
-
-
-def _seconds(operation: dict[str, Any], key: str) -> float:
-    return float(operation.get(key) or 0.0)
 
 
 @contextmanager

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.options import Session, connected
-from admin.text import ago, get, table
+from admin.client import routes
+from admin.text import ago, table
 
 VALUE_MAX: Final = 64 * 1024
 
@@ -40,12 +43,9 @@ def set_secret(session: Session, name: Name) -> None:
     value, is_cut = read_value()
     if is_cut:
         session.remark("a newline at the end of the value was cut")
-    answer = session.client.set_secret(name, value)
-    session.answer(answer, lambda: render_set(answer))
-    if stale := answer.get("stale"):
-        session.next(*(f"fnctl sleep {one}" for one in stale[:2]))
-    elif answer.get("created"):
-        session.next(f"fnctl deploy ... --secret VARIABLE={name}")
+
+    found = session.client.submit(routes.SET_SECRET, body=d.requests.SecretRequest(name, value))
+    session.show(found, render_set, _after_set)
 
 
 @app.command("ls")
@@ -57,10 +57,11 @@ def ls(session: Session) -> None:
     Example:
       fnctl secret ls
     """
-    items = session.client.secrets()
-    session.answer({"items": items}, lambda: render(items, datetime.now(UTC).timestamp()))
-    if not items:
-        session.next("fnctl secret set NAME")
+    session.show(
+        session.client.items(routes.SECRETS),
+        lambda items: render(items, datetime.now(UTC).timestamp()),
+        lambda items: () if items else ("fnctl secret set NAME",),
+    )
 
 
 @app.command("rm")
@@ -72,8 +73,7 @@ def rm(session: Session, name: Name, force: Force = False) -> None:
     Example:
       fnctl secret rm hf
     """
-    answer = session.client.remove_secret(name, force=force)
-    session.answer(answer, lambda: render_removed(answer))
+    session.show(session.client.call(routes.REMOVE_SECRET, name, force=force), render_removed)
 
 
 def read_value() -> tuple[str, bool]:
@@ -95,37 +95,41 @@ def read_value() -> tuple[str, bool]:
         raise typer.BadParameter("standard input: expected UTF-8 text, got other bytes") from None
 
 
-def render_set(answer: dict[str, Any]) -> str:
+def render_set(change: d.server.SecretChange) -> str:
     """Render the result of setting a secret."""
-    name = get(answer, "name")
-    how = "is set" if answer.get("changed") else "has this value already"
-    lines = [f"secret {name} {how}"]
-    if stale := answer.get("stale"):
+    how = "is set" if change.changed else "has this value already"
+    lines = [f"secret {change.name} {how}"]
+    if stale := change.stale:
         lines.append(f"  running replicas keep the old value until they stop: {', '.join(stale)}")
-    if unreadable := answer.get("unreadable"):
+    if unreadable := change.unreadable:
         lines.append(f"  these cannot be read, their key is missing: {', '.join(unreadable)}")
     return "\n".join(lines)
 
 
-def render_removed(answer: dict[str, Any]) -> str:
+def _after_set(change: d.server.SecretChange) -> list[str]:
+    if change.stale:
+        return [f"fnctl sleep {one}" for one in change.stale[:2]]
+    return [f"fnctl deploy ... --secret VARIABLE={change.name}"] if change.created else []
+
+
+def render_removed(secret: d.server.RemovedSecret) -> str:
     """Render the result of a removal."""
-    text = f"secret {get(answer, 'removed')} is removed"
-    refs = answer.get("needed_by") or []
+    text, refs = f"secret {secret.removed} is removed", secret.needed_by
     return f"{text}\n  without it these cannot be called: {', '.join(refs)}" if refs else text
 
 
-def render(items: list[dict[str, Any]], now_s: float) -> str:
+def render(items: Sequence[d.server.SecretRow], now_s: float) -> str:
     """Render the secrets as a table, with the problems below it; `now_s` in Unix seconds."""
     rows = [
         (
-            get(item, "name"),
-            ago(float(item.get("set_s") or 0), now_s),
-            ", ".join(item.get("functions") or []),
-            "unreadable" if item.get("problem") else "",
+            item.name,
+            ago(item.set_s, now_s),
+            ", ".join(item.functions),
+            "unreadable" if item.problem else "",
         )
         for item in items
     ]
     if not rows:
         return "no secrets"
-    problems = [get(item, "problem") for item in items if item.get("problem")]
+    problems = [item.problem for item in items if item.problem]
     return "\n".join([table(("NAME", "SET", "NEEDED BY", "STATE"), rows), *problems])

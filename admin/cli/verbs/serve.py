@@ -18,7 +18,6 @@ class Driver(StrEnum):
 
     PROCESS = "process"
     DOCKER = "docker"
-    FAKE = "fake"
 
 
 class LogFormat(StrEnum):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import function_names
+from admin.cli.function_table import ready_in
 from admin.cli.options import Session, connected
-from admin.cli.verbs.ls import ready_in
 from admin.cli.verbs.operation import OF_RUNNING
-from admin.text import NONE, command, duration, fields, get, number, one_line, size, table
-from gateway.openapi.input_fields import inputs_of
+from admin.client import routes
+from admin.text import NONE, command, duration, fields, number, one_line, size, table
+
+if TYPE_CHECKING:
+    from registry.model.parks import ParkSettings
+    from registry.model.profiles import Profile
+    from runtime_image.contract.signature import Signature
 
 ERRORS_MAX = 3
 NOT_DEPLOYED: Final = "not_deployed"
@@ -46,8 +53,14 @@ def show(session: Session, name: Name) -> None:
     Example:
       fnctl show digits
     """
-    function = {**session.client.function(name), "errors": session.client.errors(name)}
-    session.answer(function, lambda: render(function, datetime.now(UTC).timestamp()))
+    found, errors = (
+        session.client.call(routes.FUNCTION, name),
+        session.client.items(routes.ERRORS, name),
+    )
+    session.answer(
+        {**found.sent, "errors": errors.sent["items"]},
+        lambda: render(found.value, errors.value, datetime.now(UTC).timestamp()),
+    )
     session.next(f"fnctl invoke {name}", f"fnctl why {name}")
 
 
@@ -65,169 +78,179 @@ def why(session: Session, name: Name) -> None:
     """
     from admin.cli.render import render_why
 
-    answer = session.client.why(name)
-    is_deployed = answer.get("state") != NOT_DEPLOYED
-    answer["errors"] = session.client.errors(name) if is_deployed else []
-    session.answer(answer, lambda: render_why(answer, datetime.now(UTC).timestamp()))
-    operation = answer.get("operation") or {}
-    if operation.get("state") == "running":
-        session.next(*(f"fnctl operation {verb} {operation['id']}" for verb in OF_RUNNING))
-    elif answer.get("state") == "failing" or not is_deployed:
+    found = session.client.call(routes.WHY, name)
+    is_deployed = found.sent.get("state") != NOT_DEPLOYED
+    errors = session.client.items(routes.ERRORS, name) if is_deployed else None
+    session.answer(
+        {**found.sent, "errors": errors.sent["items"] if errors else []},
+        lambda: render_why(
+            found.value, errors.value if errors else [], datetime.now(UTC).timestamp()
+        ),
+    )
+    if session.as_json:
+        return
+    operation = found.value.operation
+    if operation is not None and operation.state == "running":
+        session.next(*(f"fnctl operation {verb} {operation.id}" for verb in OF_RUNNING))
+    elif found.value.state == "failing" or not is_deployed:
         session.next(f"fnctl logs {name}")
 
 
-def render(function: dict[str, Any], now_s: float) -> str:
-    """Render the function; `now_s` in Unix seconds."""
+def render(
+    function: d.functions.FunctionDetail, errors: Sequence[d.functions.FailureRow], now_s: float
+) -> str:
+    """Render the function with its latest errors; `now_s` in Unix seconds."""
     from admin.cli.precision import render_precision
     from admin.cli.render import render_errors
 
     parts = [
-        f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
+        f"{function.revision}  {function.state}: {function.reason}",
         fields([*_facts(function), *_server(function)]),
-        _calls(function) or _tensors(function.get("signature") or {}),
-        render_precision(function.get("precision")),
-        _cold_starts(function.get("cold_starts") or []),
-        _revisions(function.get("revisions") or [], function.get("previous")),
-        render_errors(function.get("errors") or [], now_s, ERRORS_MAX),
+        _calls(function) or _tensors(function.signature),
+        render_precision(function.precision),
+        _cold_starts(function.cold_starts),
+        _revisions(function.revisions, function.previous),
+        render_errors(errors, now_s, ERRORS_MAX),
     ]
-    if example := get(function, "example"):
-        parts.append(f"example\n  {example}")
+    if function.example:
+        parts.append(f"example\n  {function.example}")
     return "\n\n".join(part for part in parts if part)
 
 
-def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(function: d.functions.FunctionDetail) -> list[tuple[str, str]]:
+    from dataclasses import asdict
+
     from admin.cli.build_lines import compiled_facts
 
-    limits = {**(function.get("limits") or {}), **(function.get("exchange") or {})}
-    if function.get("exchange") and "predict" not in function:
-        limits = {key: value for key, value in limits.items() if key not in _OF_MODELS}
-    labels = function.get("labels") or {}
+    limits = asdict(function.limits)
+    if function.exchange:
+        limits |= asdict(function.exchange)
+        if not isinstance(function.predict, str):
+            limits = {key: value for key, value in limits.items() if key not in _OF_MODELS}
     return [
-        ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
-        ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
+        ("replicas", f"{function.ready} ready of {function.wanted} wanted"),
+        ("scaling", f"{function.min} to {function.max} replicas"),
         # Which of both is not stored. A server that starts with another FN_IDLE_S changes nothing.
-        ("idle", f"{get(function, 'idle_s')} s, as of its deploy or fnctl scale"),
+        ("idle", f"{function.idle_s} s, as of its deploy or fnctl scale"),
         ("GPUs", _gpus(function)),
-        ("neighbours", get(function, "neighbours")),
+        ("neighbours", function.neighbours),
         ("hosts", _hosts(function)),
-        ("ready in", ready_in(function.get("ready_in_ms"))),
-        (
-            "requests",
-            f"{get(function, 'held')} held, {get(function, 'in_flight')} {_open(function)}",
-        ),
+        ("ready in", ready_in(function.ready_in_ms)),
+        ("requests", f"{function.held} held, {function.in_flight} {_open(function)}"),
         ("answers", _answers(function)),
-        ("at /v2", get(function, "oip_name")),
-        ("aliases", ", ".join(function.get("aliases") or [])),
-        ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
+        ("at /v2", function.oip_name),
+        ("aliases", ", ".join(function.aliases)),
+        ("labels", ", ".join(f"{key}={value}" for key, value in function.labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
-        ("prepared", _prepared(function.get("revisions") or [])),
-        *compiled_facts(_builds(function), get(function, "name")),
+        ("prepared", _prepared(function)),
+        *compiled_facts(function.builds, function.name),
     ]
 
 
-def _builds(function: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the build for each type of device; an older server shows one."""
-    return function.get("builds") or ([function["build"]] if function.get("build") else [])
-
-
-def _hosts(function: dict[str, Any]) -> str:
+def _hosts(function: d.functions.FunctionDetail) -> str:
     """Return the requirements that a function has of its hosts; "" for the defaults."""
-    labels = (function.get("device") or {}).get("host") or {}
-    count = function.get("file_hosts", 1)
-    found = [f"{key}={value}" for key, value in sorted(labels.items())]
-    found += [] if function.get("spread", True) else ["not spread"]
-    found += [] if count == 1 else [f"files on {count}"]
+    found = [f"{key}={value}" for key, value in sorted(function.device.host.items())]
+    found += [] if function.spread else ["not spread"]
+    found += [] if function.file_hosts == 1 else [f"files on {function.file_hosts}"]
     return ", ".join(found)
 
 
-def _gpus(function: dict[str, Any]) -> str:
+def _gpus(function: d.functions.FunctionDetail) -> str:
     """Return the number of GPUs of a replica; "" for one device."""
-    count = (function.get("device") or {}).get("count", 1)
+    count = function.device.count
     return f"{count} for each replica" if count > 1 else ""
 
 
-def _answers(function: dict[str, Any]) -> str:
+def _answers(function: d.functions.FunctionDetail) -> str:
     """Return the times of a server function's answers in the last minute; "" without any."""
-    if not function.get("server"):
+    if not function.server:
         return ""
+    times = (
+        ("first byte", function.first_byte_p50_ms, function.first_byte_p95_ms),
+        ("whole exchange", function.p50_ms, function.p95_ms),
+    )
     found = [
-        f"{what} P50 {duration(function[key + 'p50_ms'])}, P95 {duration(function[key + 'p95_ms'])}"
-        for what, key in (("first byte", "first_byte_"), ("whole exchange", ""))
-        if function.get(f"{key}p50_ms") is not None
+        f"{what} P50 {duration(p50_ms)}, P95 {duration(p95_ms)}"
+        for what, p50_ms, p95_ms in times
+        if p50_ms is not None and p95_ms is not None
     ]
     return f"{'; '.join(found)} (last minute)" if found else ""
 
 
-def _open(function: dict[str, Any]) -> str:
-    return "open" if function.get("server") else "in flight"
+def _open(function: d.functions.FunctionDetail) -> str:
+    return "open" if function.server else "in flight"
 
 
-def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
+def _current(function: d.functions.FunctionDetail) -> d.functions.RevisionRow | None:
+    """Return the revision that has the traffic."""
+    return next((one for one in function.revisions if one.traffic), None)
+
+
+def _server(function: d.functions.FunctionDetail) -> list[tuple[str, str]]:
     """Return the facts about the server of a server function; [] for a model function."""
-    server = function.get("server")
+    server, current = function.server, _current(function)
     if not server:
         return []
-    rules = server.get("paths") or {}
-    revisions = function.get("revisions") or []
-    current: dict[str, Any] = next((one for one in revisions if one.get("traffic")), {})
-    profile = current.get("profile") or {}
-    start_ms = float(profile.get("load_ms") or 0.0)
+    start_ms = current.profile.load_ms if current and current.profile else 0.0
     measured = f", {duration(start_ms)} in the trial" if start_ms else ""
+    rules = (("wake", server.paths.wake), ("free", server.paths.free), ("deny", server.paths.deny))
+    hint = (current.park_hint or "") if current else ""
     return [
         *_container(server),
-        ("command", _command(server.get("command") or [])),
-        ("variables", ", ".join(server.get("env") or [])),
-        ("secrets", ", ".join(f"{a} = {b}" for a, b in (server.get("secrets") or {}).items())),
-        ("ready", get(server, "ready") or "/, any status below 500"),
-        ("network", get(server, "network")),
+        ("command", _command(server.command)),
+        ("variables", ", ".join(server.env)),
+        ("secrets", ", ".join(f"{a} = {b}" for a, b in server.secrets.items())),
+        ("ready", server.ready or "/, any status below 500"),
+        ("network", server.network),
         ("golden", _golden(function, current)),
-        ("park", _park(server.get("park") or {}, function) or get(current, "park_hint")),
-        ("start", f"at most {get(server, 'start_s')} s{measured}"),
-        *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
-        ("fields", ", ".join(server.get("fields") or [])),
+        ("park", _park(server.park, function.park) or hint),
+        ("start", f"at most {server.start_s} s{measured}"),
+        *((kind, ", ".join(paths)) for kind, paths in rules),
+        ("fields", ", ".join(server.fields)),
     ]
 
 
-def _golden(function: dict[str, Any], revision: dict[str, Any]) -> str:
+def _golden(function: d.functions.FunctionDetail, revision: d.functions.RevisionRow | None) -> str:
     """Return which golden sample a server's revision has, with what its last ask has shown, or why
     it has none; "" for a Python function without one."""
     from admin.cli.render import golden
 
-    profile = revision.get("profile") or {}
-    if not profile.get("golden"):
-        why = one_line(get(revision, "why_not_golden"))
-        return f"none: {why}" if why and "predict" not in function else ""
-    verdict = _SHOWN_BY_SAMPLE.get(get(function, "golden"), "")
-    return f"{golden(profile)}{verdict}"
+    if revision is None:
+        return ""
+    if revision.profile is None or revision.profile.golden is None:
+        why = one_line(revision.why_not_golden or "")
+        return f"none: {why}" if why and not isinstance(function.predict, str) else ""
+    return f"{golden(revision.profile)}{_SHOWN_BY_SAMPLE.get(function.golden, '')}"
 
 
-def _park(park: dict[str, Any], function: dict[str, Any]) -> str:
+def _park(park: ParkSettings | None, row: d.functions.ParkRow | None) -> str:
     """Return how a server sleeps and how long a wake takes, or why it is not parked; "" if it has
     no table for that."""
-    if not park:
+    if park is None:
         return ""
-    calls = f"{park['sleep']['method']} {park['sleep']['path']}"
-    found = f"{park['engine'] or calls}, at most {float(park['park_s']):g} s"
-    row = function.get("park") or {}
-    if off := one_line(get(row, "off")):
+    calls = f"{park.sleep.method} {park.sleep.path}"
+    found = f"{park.engine or calls}, at most {park.park_s:g} s"
+    if row is None:
+        return found
+    if off := one_line(row.off):
         return f"{found}; not parked: {off}"
-    if row.get("wake_ms"):
-        found += f"; wakes in about {duration(float(row['wake_ms']))}"
-    return f"{found}; {count} parked" if (count := len(row.get("parked") or [])) else found
+    if row.wake_ms:
+        found += f"; wakes in about {duration(row.wake_ms)}"
+    return f"{found}; {len(row.parked)} parked" if row.parked else found
 
 
-def _container(server: dict[str, Any]) -> list[tuple[str, str]]:
+def _container(server: d.functions.Server) -> list[tuple[str, str]]:
     """Return the facts about an image's container; empty ones for a command."""
-    image = server.get("image") or {}
+    image = server.image
     mounts = (
-        f"{one['source']} at {one['target']}{'' if one.get('is_read_only', True) else ' (rw)'}"
-        for one in server.get("mounts") or []
+        f"{one.source} at {one.target}{'' if one.is_read_only else ' (rw)'}"
+        for one in server.mounts
     )
     return [
-        ("image", " ".join(filter(None, (get(image, "reference"), get(image, "id")[7:19])))),
-        ("port", get(server, "port") if image else ""),
-        ("user", get(server, "user") or get(image, "user")),
-        ("capabilities", ", ".join(server.get("capabilities") or [])),
+        ("image", " ".join(filter(None, (image.reference, image.id[7:19]))) if image else ""),
+        ("port", str(server.port) if image else ""),
+        ("user", server.user or (image.user or "" if image else "")),
+        ("capabilities", ", ".join(server.capabilities)),
         ("mounts", ", ".join(mounts)),
     ]
 
@@ -237,79 +260,78 @@ def _command(words: list[str]) -> str:
     return " ".join(word if _PLAIN.fullmatch(word) else command(word) for word in words)
 
 
-def _prepared(revisions: list[dict[str, Any]]) -> str:
+def _prepared(function: d.functions.FunctionDetail) -> str:
     """Return the preparation of the revision that has the traffic."""
     from admin.cli.render import prepared
 
-    profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
-    return next((prepared(profile) for profile in profiles), "")
+    current = _current(function)
+    return prepared(current.profile) if current else ""
 
 
-def _calls(function: dict[str, Any]) -> str:
+def _calls(function: d.functions.FunctionDetail) -> str:
     """Return how a Python function is called, "" for others."""
-    if "predict" not in function:
+    if not isinstance(function.predict, str):
         return ""
-    takes = f"takes {one_line(get(function, 'predict')) or 'inputs'}"
-    if why := one_line(get(function, "no_schema")):
+    takes = f"takes {one_line(function.predict) or 'inputs'}"
+    if why := one_line(function.no_schema or ""):
         return f"{takes}: no schema, {why}"
-    tensors = _tensors(function.get("signature") or {})
-    is_tensors = get(function.get("signature") or {}, "kind") == "tensors"
-    fields_of = inputs_of(function).fields
+    if function.signature.kind == "tensors":
+        return f"{takes}\n\n{_tensors(function.signature)}".rstrip()
+    from gateway.openapi.input_fields import inputs_of
+
+    fields_of = inputs_of({"schema": function.schema}).fields
     rows = [(one.name, one.noun, "yes" if one.is_required else "no") for one in fields_of]
-    inputs = tensors if is_tensors else table(("INPUT", "TAKES", "NEEDED"), rows) if rows else ""
-    return f"{takes}\n\n{inputs}".rstrip()
+    return f"{takes}\n\n{table(('INPUT', 'TAKES', 'NEEDED'), rows)}" if rows else takes
 
 
-def _tensors(signature: dict[str, Any]) -> str:
-    kind = get(signature, "kind")
-    if kind == "http":
+def _tensors(signature: Signature) -> str:
+    if signature.kind == "http":
         return "takes HTTP requests"
-    if kind and kind != "tensors":
-        return f"takes {kind}"
+    if signature.kind != "tensors":
+        return f"takes {signature.kind}"
     rows = [
-        (side, get(spec, "name"), get(spec, "dtype"), _shape(spec.get("shape")))
-        for side, key in (("in", "inputs"), ("out", "outputs"))
-        for spec in signature.get(key) or []
+        (side, spec.name, spec.dtype, _shape(spec.shape))
+        for side, specs in (("in", signature.inputs), ("out", signature.outputs))
+        for spec in specs
     ]
     return table(("", "TENSOR", "DTYPE", "SHAPE"), rows) if rows else ""
 
 
-def _shape(shape: list[int] | None) -> str:
+def _shape(shape: Sequence[int] | None) -> str:
     """Render a shape; None is one that the model does not declare."""
     if shape is None:
         return "any"
     return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
 
 
-def _cold_starts(ways: list[dict[str, Any]]) -> str:
+def _cold_starts(ways: Sequence[d.functions.ColdStartTimes]) -> str:
     """Render P50 and P90 of cold starts, in total and per phase."""
     rows = []
     for way in ways:
-        how = f"{get(way, 'device_kind')}, {'standby' if way.get('standby') else 'new start'}"
-        how += f" ({get(way, 'samples')})"
-        for phase, pair in [("total", way["total"]), *way["phases"].items()]:
-            rows.append((how, phase, duration(pair["p50_ms"]), duration(pair["p90_ms"])))
+        how = f"{way.device_kind}, {'standby' if way.standby else 'new start'} ({way.samples})"
+        for phase, pair in [("total", way.total), *way.phases.items()]:
+            rows.append((how, phase, duration(pair.p50_ms), duration(pair.p90_ms)))
             how = ""
     return table(("COLD STARTS", "PHASE", "P50", "P90"), rows) if rows else ""
 
 
-def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
+def _revisions(revisions: Sequence[d.functions.RevisionRow], previous: int | None) -> str:
     rows = []
-    has_precision = any((one.get("profile") or {}).get("optimised") for one in revisions)
-    has_versions = any(one.get("oip_version") for one in revisions)
+    has_precision = any(one.profile is not None and one.profile.optimised for one in revisions)
+    has_versions = any(one.oip_version for one in revisions)
     for revision in revisions:
-        profile = revision.get("profile") or {}
+        profile = revision.profile
         rows.append(
             (
-                get(revision, "number"),
-                *([get(revision, "oip_version") or NONE] if has_versions else ()),
+                revision.number,
+                *([revision.oip_version or NONE] if has_versions else ()),
                 _traffic(revision, previous),
-                get(revision.get("compilation") or {}, "engine") or get(revision, "engine"),
+                revision.compilation.engine if revision.compilation else revision.engine,
                 *([_precision(profile)] if has_precision else ()),
-                size(int(revision.get("size") or 0)),
-                duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
-                f"{number(float(profile['memory_mib']))} MiB" if profile else NONE,
-                get(revision, "batching") or NONE,
+                size(revision.size),
+                duration(profile.load_ms) if profile else NONE,
+                f"{number(profile.memory_mib)} MiB" if profile else NONE,
+                revision.batching or NONE,
             )
         )
     version = ("VERSION",) if has_versions else ()
@@ -318,13 +340,13 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
     return table(head, rows) if rows else ""
 
 
-def _precision(profile: dict[str, Any]) -> str:
+def _precision(profile: Profile | None) -> str:
     """Return the candidate that a revision is served by."""
-    return get((profile.get("optimised") or {}).get("table") or {}, "chosen") or NONE
+    return profile.optimised.table["chosen"] if profile and profile.optimised else NONE
 
 
-def _traffic(revision: dict[str, Any], previous: int | None) -> str:
+def _traffic(revision: d.functions.RevisionRow, previous: int | None) -> str:
     """Return "now" for the revision with the traffic, "before" for the target of a rollback."""
-    if revision.get("traffic"):
+    if revision.traffic:
         return "now"
-    return "before" if revision.get("number") == previous else NONE
+    return "before" if revision.number == previous else NONE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,7 @@ from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
     from admin.client.client import Client
+    from admin.client.sse import Event
 
 PIPE_WIDTH = 120
 """Columns without a terminal; the environment variable COLUMNS overrides it."""
@@ -48,24 +50,33 @@ def _stream(client: Client) -> None:
     from admin.cli.live.events import follow
     from admin.client.sse import Disconnected
 
-    for item in follow(client.events, time.sleep):
+    for item in follow(client.events, time.sleep, _objects):
         if isinstance(item, Disconnected):
-            data: dict[str, Any] = {"why": item.why, "again_in_s": item.pause_s}
-            typer.echo(json.dumps({"event": "broken", "data": data}))
-        else:
-            typer.echo(json.dumps({"event": item.kind, "data": item.data}))
+            item = "broken", {"why": item.why, "again_in_s": item.pause_s}
+        kind, data = item
+        typer.echo(json.dumps({"event": kind, "data": data}))
+
+
+def _objects(event: Event) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the kind and the data of an event, also of one that this release does not know; nothing
+    if its data is no object."""
+    from admin.client.transport import json_object
+
+    data = json_object((event.data or "{}").encode())
+    if data is not None:
+        yield event.type, data
 
 
 def _print_once(session: Session) -> None:
     import shutil
     import time
 
-    from admin.cli.live.events import follow
+    from admin.cli.live.events import follow, read_event
     from admin.cli.live.state import read_live_state, snapshot_json
     from admin.cli.top.layout import ScreenState, full_lines
     from admin.cli.top.lines import text
 
-    live = read_live_state(follow(session.client.events, time.sleep), time.monotonic)
+    live = read_live_state(follow(session.client.events, time.sleep, read_event), time.monotonic)
     if session.as_json:
         typer.echo(json.dumps(snapshot_json(live), indent=2))
         return

@@ -23,6 +23,7 @@ from admin.cli.options import (
     local_token,
     open_client,
 )
+from admin.client import routes
 
 PAGE_FILE: Final = "ui.html"
 """File in the data folder that redirects a browser to the dashboard with the key."""
@@ -47,7 +48,7 @@ def ui(
     """
     with errors_reported(as_json):
         session = Session(open_client(url, key, data), as_json)
-        about = session.client.session()
+        about = session.client.call(routes.SESSION).sent
         token = None if key else local_token(url, data)
         address = address_of(url, token.secret if token else key)
         session.answer({"url": address, "scopes": about.get("scopes")}, lambda: address)

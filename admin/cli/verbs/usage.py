@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from admin import documents as d
 from admin.cli.completion import OnlyFunction
 from admin.cli.options import Session, connected
-from admin.text import NONE, get, table
+from admin.client import routes
+from admin.text import NONE, table
 
-NUMBERS: Final = ("calls", "tokens_in", "tokens_out", "unknown")
+NUMBERS: Final = ("CALLS", "TOKENS IN", "TOKENS OUT", "UNKNOWN")
 OTHERS: Final = "_others"
 NAMES: Final = {"_idle": "idle", "_by_no_key": "no calls", OTHERS: "others"}
 JOULES_PER_WH: Final = 3600
@@ -52,44 +54,44 @@ def usage(
       fnctl usage
       fnctl usage --by key --since 7d
     """
-    answer = session.client.usage(by.value, since, name)
-    session.answer(answer, lambda: render(answer))
+    found = session.client.call(routes.USAGE, by=by.value, since=since, function=name)
+    session.show(found, render)
 
 
-def render(answer: dict[str, Any]) -> str:
+def render(usage: d.history.Usage) -> str:
     """Render the answer: a table with the sum below, and what is not listed."""
-    is_by_key, items = answer.get("by") == "key", answer.get("items") or []
-    total, left_out = answer.get("total") or {}, int(answer.get("left_out") or 0)
-    begin = datetime.fromtimestamp(float(answer.get("from_s") or 0), UTC)
-    since = f"since {begin:%Y-%m-%d %H:%M} UTC"
-    if not items:
+    is_by_key, since = usage.by == "key", _since(usage.from_s)
+    if not usage.items:
         return f"no calls of /v1 {since}"
     head = ("KEY", "NOTE") if is_by_key else ("FUNCTION",)
-    rows = [[*(_key(item) if is_by_key else _function(item)), *_numbers(item)] for item in items]
-    if left_out:
-        rows.append([f"{left_out} more", *[""] * (len(head) + len(NUMBERS) - 1)])
-    rows.append(["total", *[""] * (len(head) - 1), *_numbers(total)])
-    titles = (*head, "CALLS", "TOKENS IN", "TOKENS OUT", "UNKNOWN")
-    return f"{table(titles, rows)}\n{since}"
+    rows = [
+        [*(_key(item) if is_by_key else _function(item)), *_numbers(item)] for item in usage.items
+    ]
+    if usage.left_out:
+        rows.append([f"{usage.left_out} more", *[""] * (len(head) + len(NUMBERS) - 1)])
+    rows.append(["total", *[""] * (len(head) - 1), *_numbers(usage.total)])
+    return f"{table((*head, *NUMBERS), rows)}\n{since}"
 
 
-def _key(item: dict[str, Any]) -> tuple[str, str]:
-    id = get(item, "key")
-    if id == OTHERS:
+def _since(from_s: float) -> str:
+    return f"since {datetime.fromtimestamp(from_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _key(item: d.history.UsageItem) -> tuple[str, str]:
+    if item.key == OTHERS:
         return "others", "not told apart"
-    note = get(item, "note")
-    return id if item.get("key") else "none", "removed" if item.get("removed") else note
+    return item.key or "none", "removed" if item.removed else item.note or ""
 
 
-def _function(item: dict[str, Any]) -> tuple[str]:
-    name = get(item, "function")
-    if name == OTHERS:
+def _function(item: d.history.UsageItem) -> tuple[str]:
+    if item.function == OTHERS:
         return ("others",)
-    return (f"{name} (removed)" if item.get("removed") else name,)
+    return (f"{item.function} (removed)" if item.removed else item.function or "",)
 
 
-def _numbers(item: dict[str, Any]) -> list[str]:
-    return [f"{int(item.get(name) or 0):,}" for name in NUMBERS]
+def _numbers(item: d.history.UsageSums) -> list[str]:
+    counts = (item.calls, item.tokens_in, item.tokens_out, item.unknown)
+    return [f"{count:,}" for count in counts]
 
 
 @connected
@@ -113,63 +115,53 @@ def cost(
       fnctl cost
       fnctl cost --by key --since 7d
     """
-    answer = session.client.cost(by.value, since, name)
-    session.answer(answer, lambda: render_cost(answer, name))
+    found = session.client.call(routes.COST, by=by.value, since=since, function=name)
+    session.show(found, lambda costs: render_cost(costs, name))
 
 
-def render_cost(answer: dict[str, Any], function: str = "") -> str:
+def render_cost(costs: d.history.Costs, function: str = "") -> str:
     """Render the answer: a table with the sum and notes about missing parts below. `function`: the
     requested one."""
-    items, whole = answer.get("items") or [], answer.get("total") or {}
-    begin = datetime.fromtimestamp(float(answer.get("from_s") or 0), UTC)
-    since = f"since {begin:%Y-%m-%d %H:%M} UTC"
-    if not items:
+    since, currency, is_by_key = _since(costs.from_s), costs.currency or "", costs.by == "key"
+    if not costs.items:
         held = f"{function} held no device" if function else "there was no device"
         return f"{held} {since}; the last seconds are missing"
-    currency, left_out = str(answer.get("currency") or ""), int(answer.get("left_out") or 0)
-    is_by_key = answer.get("by") == "key"
     head = ["KEY", "NOTE"] if is_by_key else ["FUNCTION"]
-    rows = [[*_who(item, is_by_key=is_by_key), *_cells(item, currency)] for item in items]
+    rows = [[*_who(item, is_by_key=is_by_key), *_cells(item, currency)] for item in costs.items]
     titles = [*head, "BUSY", "HELD", "ENERGY"]
     if currency:
         titles += ["DEVICES", "ELECTRICITY", currency]
-    if left_out:
-        rows.append([f"{left_out} more", *[""] * (len(titles) - 1)])
-    rows.append(["total", *[""] * (len(head) - 1), *_cells(whole, currency)])
-    return "\n".join([table(titles, rows), since, *_notes(whole, currency)])
+    if costs.left_out:
+        rows.append([f"{costs.left_out} more", *[""] * (len(titles) - 1)])
+    rows.append(["total", *[""] * (len(head) - 1), *_cells(costs.total, currency)])
+    return "\n".join([table(titles, rows), since, *_notes(costs.total, currency)])
 
 
-def _who(item: dict[str, Any], *, is_by_key: bool) -> list[str]:
-    id = get(item, "key" if is_by_key else "function")
-    removed = bool(item.get("removed"))
+def _who(item: d.history.CostItem, *, is_by_key: bool) -> list[str]:
+    id = (item.key if is_by_key else item.function) or ""
     if not is_by_key:
-        return [f"{id} (removed)" if removed else NAMES.get(id, id)]
+        return [f"{id} (removed)" if item.removed else NAMES.get(id, id)]
     if id in NAMES:
         return [NAMES[id], ""]
-    note = "removed" if removed else get(item, "note")
-    return [id if item.get("key") else "none", note]
+    return [id or "none", "removed" if item.removed else item.note or ""]
 
 
-def _cells(item: dict[str, Any], currency: str) -> list[str]:
-    joules = item.get("joules")
-    cells = [
-        _time(float(item.get("busy_s") or 0)),
-        _time(float(item.get("held_s") or 0)),
-        NO_COUNTER if joules is None else _energy(float(joules)),
-    ]
+def _cells(item: d.history.CostSums, currency: str) -> list[str]:
+    energy = NO_COUNTER if item.joules is None else _energy(item.joules)
+    cells = [_time(item.busy_s), _time(item.held_s), energy]
     if currency:
-        cells += [_money(item.get(name)) for name in ("device_cost", "energy_cost", "cost")]
+        cells += [_money(value) for value in (item.device_cost, item.energy_cost, item.cost)]
     return cells
 
 
-def _notes(whole: dict[str, Any], currency: str) -> list[str]:
+def _notes(whole: d.history.CostSums, currency: str) -> list[str]:
     notes = []
-    if whole.get("joules") is not None and (whole.get("no_counter_s") or 0) > 0:
+    if whole.joules is not None and whole.no_counter_s > 0:
         notes.append("energy is that of GPUs with a counter; CPU slots have none")
     if not currency:
         notes.append("no prices: set FN_PRICE_DEVICE_HOUR and FN_PRICE_KWH")
-    elif (unpriced_s := float(whole.get("unpriced_s") or 0)) > 0:
-        notes.append(f"{_time(unpriced_s)} of devices have no price in FN_PRICE_DEVICE_HOUR")
+    elif whole.unpriced_s > 0:
+        notes.append(f"{_time(whole.unpriced_s)} of devices have no price in FN_PRICE_DEVICE_HOUR")
     return notes
 
 
@@ -184,8 +176,8 @@ def _energy(joules: float) -> str:
     return f"{watt_hours:.1f} Wh" if watt_hours < 1000 else f"{watt_hours / 1000:,.2f} kWh"
 
 
-def _money(value: object) -> str:
-    if not isinstance(value, int | float):
+def _money(value: float | None) -> str:
+    if value is None:
         return NONE
     if 0 < value < SHOWN_LEAST:
         return f"<{SHOWN_LEAST}"

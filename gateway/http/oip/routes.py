@@ -30,11 +30,11 @@ from registry.errors import (
 )
 
 if TYPE_CHECKING:
-    from gateway.admission.callers import Need
     from gateway.http.context import Invoker
     from gateway.http.reservations import BodyReservation, OnEvicted
     from gateway.replies import Writer
     from registry.catalog import Deployed
+    from registry.model.keys import Need
 
 PREFIX: Final = "/v2"
 BODY_MAX: Final = 64 * 1024

@@ -21,11 +21,12 @@ from gateway.waits import OpenWaits, shutting_down
 from registry.errors import NotServed
 
 if TYPE_CHECKING:
-    from gateway.admission.callers import Caller, Need
+    from gateway.admission.callers import Caller
     from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
     from gateway.ports import ModelControl
     from registry.catalog import Deployed
+    from registry.model.keys import Need
 
 
 class ServedModels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import combinations, islice
 from typing import Final, NamedTuple
 
@@ -135,11 +135,7 @@ class Topology:
 
     def _nvlinked(self, device: str) -> tuple[str, ...]:
         """Return a device and others, so that there is NVLink between all of them."""
-        found = [device]
-        for other in self.order:
-            if other not in found and all(self._has_nvlink(other, one) for one in found):
-                found.append(other)
-        return self.sorted(found)
+        return self.sorted(joined(device, self.order, self._has_nvlink))
 
     def _within(self, device: str, distance: int) -> tuple[str, ...]:
         """Return the devices that have an ancestor with a device that is not farther."""
@@ -154,6 +150,15 @@ class Topology:
     def _distance(self, first: str, second: str) -> int:
         link = self._links.get((first, second))
         return UNKNOWN if link is None or link.ancestor is None else link.ancestor
+
+
+def joined(first: str, others: Iterable[str], are_joined: Callable[[str, str], bool]) -> list[str]:
+    """Return `first` and those of the others, in their order, of which each two are joined."""
+    found = [first]
+    for other in others:
+        if other not in found and all(are_joined(other, one) for one in found):
+            found.append(other)
+    return found
 
 
 def grouped(

@@ -98,6 +98,7 @@ class DockerDriver:
     """
 
     kind = "docker"
+    is_contained = True
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
         """`info` is the engine's answer of GET /info. Use `open` to create a driver."""

@@ -63,11 +63,6 @@ class EventListener:
         self._thread = threading.Thread(target=self._run, name="docker events", daemon=True)
         self._thread.start()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
-
     def close(self) -> None:
         """End the thread and wait for it, for a bounded time. No callback runs after that."""
         self._ended.set()

@@ -194,12 +194,6 @@ def lower(size: Size) -> int | None:
     return shifted.terms.get((), 0)
 
 
-def upper(size: Size) -> int | None:
-    """Return an upper bound of the size in every run, None if none is found."""
-    low = lower(-size)
-    return None if low is None else -low
-
-
 def _shifted(size: Size) -> Size:
     result = ZERO
     for monomial, coefficient in size.terms.items():

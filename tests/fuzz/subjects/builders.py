@@ -10,16 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from admin.api.aliases import AliasRequest
-from admin.api.hosts import HostChanges, HostRequest
-from admin.api.keys import KeyRequest
-from admin.api.operate import PrepareRequest, ScalingRequest
-from admin.api.pages import TicketRequest
-from admin.api.secrets import SecretRequest
 from admin.cli.repository.config import read_config
 from admin.cli.repository.fields import Findings
 from admin.cli.repository.text_format import MalformedText
-from admin.deploy.plan import WireRollback, parse_request, read_request
+from admin.deploy.plan import parse_request, read_request
+from admin.documents.requests import (
+    AliasRequest,
+    HostChanges,
+    HostRequest,
+    KeyRequest,
+    PrepareRequest,
+    RollbackRequest,
+    ScalingRequest,
+    SecretRequest,
+    TicketRequest,
+)
 from gateway.cold_checks.check_process import Question, check
 from gateway.data_links import _request_error
 from gateway.grpc.request import REQUEST, read
@@ -167,7 +172,7 @@ KINDS: dict[type, bytes] = {
     ScalingRequest: b'{"min":1,"idle_s":2.5}',
     TicketRequest: b'{"path":"/"}',
     SecretRequest: b'{"name":"n","value":"v"}',
-    WireRollback: b'{"to":3,"breaking":true}',
+    RollbackRequest: b'{"to":3,"breaking":true}',
 }
 """Small bodies of the admin API: the type and a valid text."""
 

@@ -234,6 +234,8 @@ def why(line: dict[str, Any], now_s: float) -> dict[str, Any]:
                 "number": number,
                 "replica": f"{random.getrandbits(32):08x}",
                 "device_kind": "cpu" if at % 2 else "cuda",
+                "devices": ["cpu:0"],
+                "host": "local",
                 "at_s": now_s - 400 * (at + 1) ** 2,
                 "total_ms": round(sum(phases.values()), 1),
                 "phases": phases,

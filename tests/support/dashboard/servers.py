@@ -17,6 +17,9 @@ SERVER: Final = {
     "start_s": 60.0,
     "stop_grace_s": 10.0,
     "samples": [{"path": "/events?n=3", "method": "GET", "headers": {}, "body": "", "status": 200}],
+    "secrets": {},
+    "mounts": [],
+    "fields": [],
     "paths": {"wake": ["/items/*", "POST /v1/*"], "free": ["/static/*"], "deny": ["/admin/*"]},
 }
 EXCHANGE: Final = {

@@ -85,7 +85,7 @@ class World:
     @property
     def server(self) -> dict[str, Any]:
         """Return the server's own line."""
-        return {"version": "0.1.0", "driver": "fake", "started_s": self.started_s, "workers": 1}
+        return {"version": "0.1.0", "driver": "docker", "started_s": self.started_s, "workers": 1}
 
     def beat(self) -> Event:
         """Return the per-second totals."""
@@ -203,7 +203,7 @@ class World:
         """Remove a function."""
         events = self._release(name)
         del self.functions[name]
-        return [*events, ("gone", {"functions": [name]})]
+        return [*events, ("gone", {"functions": [name], "replicas": []})]
 
     def change(self, name: str, **fields: Any) -> list[Event]:
         """Set fields of a function's line."""
@@ -221,7 +221,7 @@ class World:
         for id in gone:
             del self.devices[id]
         del self.hosts[host]
-        return [("gone", {"hosts": [host], "devices": gone})]
+        return [("gone", {"functions": [], "replicas": [], "hosts": [host], "devices": gone})]
 
     def _wake(self, name: str, gpus: int = 1) -> list[Event]:
         device = self.random.choice(list(self.devices)) if self.devices else "none"
@@ -275,7 +275,7 @@ class World:
         self._put(name, "warm", "ready", ready=1, wanted=1, ready_in_ms=0.0)
         cold = {"name": name, "number": int(line["revision"].partition("@")[2])}
         cold |= {"replica": mine["id"], "device_kind": self.devices[mine["device"]]["kind"]}
-        cold |= {"devices": mine["devices"]}
+        cold |= {"devices": mine["devices"], "host": mine["host"]}
         cold |= {"at_s": self.now_s, "total_ms": round(sum(phases.values()), 1)}
         told = ("cold_start", {**cold, "phases": phases, "outcome": "ready"})
         return [("replicas", {"items": [mine]}), told, self._said(name, "ready"), self._told(name)]
@@ -311,7 +311,7 @@ class World:
         gone = [one for one in self.replicas.values() if one["function"] == name]
         for one in gone:
             del self.replicas[one["id"]]
-        events: list[Event] = [("gone", {"replicas": [one["id"] for one in gone]})]
+        events: list[Event] = [("gone", {"functions": [], "replicas": [one["id"] for one in gone]})]
         for device in sorted({id for one in gone for id in one["devices"]}):
             events += self._placed(device)
         return events

@@ -35,7 +35,7 @@ from runtime_image.link.stream import FrameStream
 from tests.support import nouns
 from tests.support.fronts.client import Client
 from tests.support.fronts.requests import KEYS
-from tests.support.own_page import OwnPage
+from tests.support.own_page import own_page
 from tests.support.peers import KnownPast, failed, published
 from tests.support.peers import Peer as SilentPeer
 
@@ -185,7 +185,7 @@ async def serving(
     app = web.Application()
     gateway.add_routes(app)
     pages = StatePages(
-        gateway.boundary, OwnPage(invoker.metrics), list, lambda: gateway.gate.is_open
+        gateway.boundary, own_page(invoker.metrics), list, lambda: gateway.gate.is_open
     )
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)

@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, FakeProcesses, Script
-from pool_manager.drivers.fake_service import Sleep
 from pool_manager.ports import ServerContainer
 from runtime_image.contract.control import ReplicaRecord
+from tests.support.fake_driver.driver import BEHAVES, FakeDriver, FakeProcesses, Script
+from tests.support.fake_driver.service import Sleep
 from tests.support.nvml.board import Board
 
 

@@ -11,21 +11,22 @@ import pytest
 
 from admin.compose import running
 from admin.settings import Settings, run_dir
-from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest, Conflict
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.opening import drivers_of
 from tests.support.operator import MODEL, until
 from tests.support.server import serving
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
     """Return settings of a server on a free port over fake replicas."""
-    defaults = {"port": 0, "data": tmp_path / "data", "driver": "fake", "shutdown_s": 5.0}
+    defaults = {"port": 0, "data": tmp_path / "data", "shutdown_s": 5.0}
     return Settings(**{**defaults, **changes})
 
 
 async def test_a_server_says_where_it_is(tmp_path: Path) -> None:
     """The server's URL has the port that the system chose, and the server listens there."""
-    async with running(settings(tmp_path)) as server:
+    async with running(settings(tmp_path), drivers_of()) as server:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.close()
@@ -92,7 +93,7 @@ async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:
     if not socket.has_ipv6:
         pytest.skip("this host has no IPv6")
     try:
-        async with running(settings(tmp_path, listen="::1")) as server:
+        async with running(settings(tmp_path, listen="::1"), drivers_of()) as server:
             assert server.url.startswith("http://[::1]:")
     except OSError as error:
         pytest.skip(f"this host has no IPv6: {error}")
@@ -102,23 +103,25 @@ async def test_other_machines_are_let_in_only_with_key_and_name(tmp_path: Path) 
     """--listen 0.0.0.0 without a key and a host name is refused with advice before the server
     listens."""
     with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
-        async with running(settings(tmp_path, listen="0.0.0.0")):
+        async with running(settings(tmp_path, listen="0.0.0.0"), drivers_of()):
             pass
-    async with running(settings(tmp_path)) as server:
+    async with running(settings(tmp_path), drivers_of()) as server:
         await server.store.keys.add(["invoke"], now_s=0.0)
     with pytest.raises(BadRequest, match="needs --public-host NAME"):
-        async with running(settings(tmp_path, listen="0.0.0.0")):
+        async with running(settings(tmp_path, listen="0.0.0.0"), drivers_of()):
             pass
 
-    async with running(settings(tmp_path, listen="0.0.0.0", public_hosts=("fn.example",))):
+    async with running(
+        settings(tmp_path, listen="0.0.0.0", public_hosts=("fn.example",)), drivers_of()
+    ):
         pass
 
 
 async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
     """A second server on the same data folder is refused and does not affect the first."""
-    async with running(settings(tmp_path)):
+    async with running(settings(tmp_path), drivers_of()):
         with pytest.raises(Conflict, match="in use by another server"):
-            async with running(settings(tmp_path)):
+            async with running(settings(tmp_path), drivers_of()):
                 pass
 
 
@@ -127,10 +130,10 @@ async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="address already in use"):
-            async with running(settings(tmp_path, port=port)):
+            async with running(settings(tmp_path, port=port), drivers_of()):
                 pass
 
-    async with running(settings(tmp_path)):
+    async with running(settings(tmp_path), drivers_of()):
         pass
 
 
@@ -142,7 +145,7 @@ async def test_sockets_lie_where_nobody_else_can_reach_them(tmp_path: Path, mode
     folder.chmod(mode)
 
     with pytest.raises(Conflict, match="expected a folder that only user"):
-        async with running(settings(tmp_path)):
+        async with running(settings(tmp_path), drivers_of()):
             pass
 
 
@@ -154,7 +157,7 @@ async def test_a_run_folder_is_no_link(tmp_path: Path) -> None:
     folder.symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(Conflict, match="expected a folder that only user"):
-        async with running(settings(tmp_path)):
+        async with running(settings(tmp_path), drivers_of()):
             pass
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from admin.compose import open_driver
+from admin.compose import DRIVERS
 from admin.settings import Settings
 from pool_manager.core.state import Device
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
 from registry.errors import DriverError, EngineDown
 
@@ -17,12 +17,17 @@ CPU = Device("cpu:0", "cpu")
 GPU = Device("GPU-1", "cuda")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("fake", FakeDriver), ("process", ProcessDriver)])
-async def test_a_driver_by_its_name(tmp_path: Path, name: str, kind: type) -> None:
-    """The settings name the driver."""
-    driver = await open_driver(Settings(driver=name, data=tmp_path), [CPU], ",".join)
+def test_a_driver_by_its_name() -> None:
+    """Every driver that the settings may name can be opened."""
+    assert set(DRIVERS) == set(get_args(Settings.model_fields["driver"].annotation))
 
-    assert type(driver) is kind
+
+async def test_processes(tmp_path: Path) -> None:
+    """The driver of processes is created, for code that runs with the server's rights."""
+    driver = await DRIVERS["process"](Settings(data=tmp_path), [CPU], ",".join)
+
+    assert type(driver) is ProcessDriver
+    assert (driver.kind, driver.is_contained) == ("process", False)
     await driver.close()
 
 
@@ -31,7 +36,7 @@ async def test_no_engine(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/none.sock"
 
     with pytest.raises(EngineDown, match=r"none\.sock.*No such file.*FN_DOCKER_HOST"):
-        await open_driver(
+        await DRIVERS["docker"](
             Settings(driver="docker", docker_host=url, data=tmp_path), [CPU], ",".join
         )
 
@@ -45,7 +50,7 @@ async def test_an_engine_with_other_users(
     monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
 
     with pytest.raises(DriverError, match="maps user ids of containers to other ids"):
-        await open_driver(
+        await DRIVERS["docker"](
             Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU], ",".join
         )
 
@@ -57,7 +62,7 @@ async def test_no_image(engine: str, tmp_path: Path) -> None:
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
     with pytest.raises(DriverError, match=r"No such image: fngate-none:cpu.*fnctl image build"):
-        await open_driver(settings, [CPU], ",".join)
+        await DRIVERS["docker"](settings, [CPU], ",".join)
 
 
 @pytest.mark.docker
@@ -67,7 +72,7 @@ async def test_no_image_for_a_gpu(engine: str, runtime_image: str, tmp_path: Pat
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
     with pytest.raises(DriverError, match=r"No such image: fngate-none:gpu"):
-        await open_driver(settings, [CPU, GPU], ",".join)
+        await DRIVERS["docker"](settings, [CPU, GPU], ",".join)
 
 
 @pytest.mark.docker
@@ -75,8 +80,8 @@ async def test_an_engine_with_the_image(engine: str, runtime_image: str, tmp_pat
     """With engine and image present the driver is created."""
     settings = Settings(driver="docker", docker_host=engine, image_cpu=runtime_image, data=tmp_path)
 
-    driver = await open_driver(settings, [CPU], ",".join)
+    driver = await DRIVERS["docker"](settings, [CPU], ",".join)
 
-    assert driver.kind == "docker"
+    assert (driver.kind, driver.is_contained) == ("docker", True)
     assert await driver.list() == set()
     await driver.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.dcgm import MEMORY, WHOLE, DcgmFamilies
+from admin.dcgm import MEMORY, WHOLE, dcgm_families
+from admin.metrics import Source
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -35,10 +38,9 @@ SLOT = Occupancy(Device("cpu:0", "cpu"), "free", "", (), 0.0, None)
 
 def samples(*devices: Occupancy) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Return labels and values by name, as a scraper of the text format reads them."""
-    families = DcgmFamilies(lambda: list(devices), "box7")
-    families.snapshot()
+    families = Source(lambda: list(devices), dcgm_families("box7"))
     registry = CollectorRegistry()
-    registry.register(families)
+    registry.register(cast("Any", families))
     assert openmetrics.generate_latest(registry).endswith(b"# EOF\n")
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):

@@ -14,12 +14,12 @@ from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.host import HostView
 from registry.errors import DriverError
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model.history import Arrivals
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.operator import Operator, locked, operating, until
 
 

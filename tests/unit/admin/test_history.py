@@ -353,13 +353,13 @@ def test_the_table_tells_of_every_phase() -> None:
 
     table = known.table(KEY)
 
-    assert [(row["device_kind"], row["standby"], row["samples"]) for row in table] == [
+    assert [(row.device_kind, row.standby, row.samples) for row in table] == [
         ("cpu", False, 1),
         ("cpu", True, 1),
     ]
-    assert list(table[0]["phases"]) == ["start", "load"]
-    assert table[0]["phases"]["start"]["p90_ms"] == pytest.approx(300.0, rel=ALPHA)
-    assert table[1]["total"]["p50_ms"] == pytest.approx(50.0, rel=ALPHA)
+    assert list(table[0].phases) == ["start", "load"]
+    assert table[0].phases["start"].p90_ms == pytest.approx(300.0, rel=ALPHA)
+    assert table[1].total.p50_ms == pytest.approx(50.0, rel=ALPHA)
     assert known.table("default/other@1") == []
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import asyncssh
 import pytest
 
-from admin.host_login import HostLogins, checks_json, login_of
+from admin.host_login import HostLogins, login_of
+from hosts.checks import Check
 from hosts.errors import Unreachable
 from hosts.login import Login, login_failure
-from hosts.probes import Check
 from registry.errors import BadRequest, HostRefused
 from registry.model.hosts import Host, SshHost
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFfGcgGRVOoYdyv3h1CmT6HjCPWEX0dyCRYDIdpoyrpI"
 GPU2 = SshHost("gpu2", address="nn@gpu2:2222", identity="/keys/id")
-FINE = Check("docker", is_ok=True, found="24.0")
-BAD = Check("forwarding", is_ok=False, found="refused", remedy="AllowStreamLocalForwarding yes")
+FINE = Check("ok", "docker", "24.0")
+BAD = Check("fail", "forwarding", "refused", "AllowStreamLocalForwarding yes")
 
 
 class There:
@@ -71,7 +71,7 @@ async def test_the_first_failed_check_refuses_the_host() -> None:
 
     assert caught.value.detail == {
         "hint": "AllowStreamLocalForwarding yes",
-        "checks": checks_json([FINE, BAD]),
+        "checks": [FINE, BAD],
     }
 
 
@@ -99,14 +99,7 @@ async def test_an_examination_reports_a_failed_login() -> None:
     """Instead of an error there is one failed check with the remedy."""
     found = await There([FINE], shows=KEY).logins_to().examine(GPU2)
 
-    assert checks_json(found) == [
-        {
-            "level": "fail",
-            "name": "login",
-            "found": "the host key of gpu2 is not known",
-            "todo": "ssh gpu2",
-        }
-    ]
+    assert found == [Check("fail", "login", "the host key of gpu2 is not known", "ssh gpu2")]
 
 
 async def test_the_hint_names_the_option_of_hosts() -> None:

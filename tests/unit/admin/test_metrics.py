@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import version
-from types import SimpleNamespace
+
+from prometheus_client.core import Metric
 
 from admin.metrics import (
     MIB,
-    BuildFamilies,
-    DeviceFamilies,
-    GoldenFamilies,
-    HeldFamilies,
-    HostFamilies,
-    ReplicaFamilies,
-    ServerFamilies,
+    BuildsSeen,
+    DevicesSeen,
+    GatewaysSeen,
+    HostsSeen,
+    ReplicasSeen,
+    ServerSeen,
+    Source,
+    server_families,
+    show_builds,
+    show_devices,
+    show_gateways,
+    show_golden,
+    show_held,
+    show_hosts,
+    show_replicas,
 )
+from gateway.metrics.ledger import ENDINGS, Balance
+from pool_manager.core.hosts import HostState
 from pool_manager.core.state import Device
 from pool_manager.golden import SampleCount
 from pool_manager.host import HostView
@@ -23,7 +35,6 @@ from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
-from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
 from runtime_image.contract.samples import SampleVerdict
@@ -33,11 +44,9 @@ def test_the_server_says_what_it_is_and_how_it_writes() -> None:
     """The server's families have version, driver, processes, history, and the process's system
     figures."""
     written = HistoryStatistics(buffered=3, written=10, dropped=2, failed_flushes=1)
-    families = ServerFamilies("process", lambda: written, SimpleNamespace(running=1, deaths=0))
-    families.snapshot()
     found = {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in families.collect()
+        for family in server_families("process")(ServerSeen(written, running=1, deaths=0))
         for sample in family.samples
     }
 
@@ -73,11 +82,9 @@ BARE = Occupancy(
 
 def device_samples(*devices: Occupancy) -> dict[tuple[str, str], float]:
     """Return every sample by its name and device."""
-    families = DeviceFamilies(lambda: list(devices), lambda: {"GPU-a": 2.0, "gone": 1.0})
-    families.snapshot()
     return {
         (sample.name, sample.labels["device"]): sample.value
-        for family in families.collect()
+        for family in show_devices(DevicesSeen(list(devices), {"GPU-a": 2.0, "gone": 1.0}))
         for sample in family.samples
     }
 
@@ -107,40 +114,23 @@ def test_unknown_figures_have_no_sample() -> None:
     assert found["fngate_device_memory_reclaimed_bytes_total", "cpu:0"] == 0
 
 
-class Given:
-    """Manager with given counts."""
-
-    waiting_starts = 2
-
-    def __init__(self) -> None:
-        self.counted = Counts(
-            Counter({("standby", "ready"): 3}), Counter({("serving", "killed"): 1})
-        )
-
-    def counts(self) -> Counts:
-        return self.counted.copy()
-
-    def supplied(self) -> list[Supplied]:
-        return [Supplied("default/a@1", 2, {"ready": 1, "loading": 1})]
-
-
-def replica_samples(families: ReplicaFamilies) -> dict[tuple[str, ...], float]:
+def samples(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     """Return every sample by its name and label values."""
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in families.collect()
+        for family in families
         for sample in family.samples
     }
 
 
 def test_replica_metrics_show_the_last_snapshot() -> None:
     """Replica metrics show the last snapshot; later counts wait for the next one."""
-    given = Given()
-    families = ReplicaFamilies(given)
-    families.snapshot()
-    given.counted.starts["standby", "ready"] += 1
+    counted = Counts(Counter({("standby", "ready"): 3}), Counter({("serving", "killed"): 1}))
+    supplied = [Supplied("default/a@1", 2, {"ready": 1, "loading": 1})]
+    families = Source(lambda: ReplicasSeen(counted.copy(), supplied, 2), show_replicas)
+    counted.starts["standby", "ready"] += 1
 
-    assert {key: value for key, value in replica_samples(families).items() if value} == {
+    assert {key: value for key, value in samples(families.collect()).items() if value} == {
         ("fngate_pool_wanted_replicas", "default/a@1"): 2,
         ("fngate_pool_replicas", "default/a@1", "ready"): 1,
         ("fngate_pool_replicas", "default/a@1", "loading"): 1,
@@ -152,7 +142,7 @@ def test_replica_metrics_show_the_last_snapshot() -> None:
 
 def test_counters_exist_from_the_start() -> None:
     """Counters exist from the start, so that a first failure is an increase from 0 for an alert."""
-    found = replica_samples(ReplicaFamilies(Given()))
+    found = samples(show_replicas(ReplicasSeen(Counts(), [], 0)))
 
     assert found["fngate_replica_failures_total", "starting", "load"] == 0
     assert found["fngate_replica_starts_total", "trial", "failed"] == 0
@@ -163,25 +153,7 @@ def test_counters_exist_from_the_start() -> None:
 
 def test_builds_are_counted_by_outcome() -> None:
     """Every outcome is there from the start; what runs and waits is as of the last snapshot."""
-
-    class Given:
-        is_running = True
-
-        def __init__(self) -> None:
-            self.outcomes: Counter[BuildEnd] = Counter({"done": 2})
-
-        def waiting(self) -> int:
-            return 3
-
-    families = BuildFamilies(Given())
-    families.snapshot()
-    found = {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in families.collect()
-        for sample in family.samples
-    }
-
-    assert found == {
+    assert samples(show_builds(BuildsSeen({"done": 2}, running=1, waiting=3))) == {
         ("fngate_builds_total", "done"): 2,
         ("fngate_builds_total", "failed"): 0,
         ("fngate_builds_total", "given_up"): 0,
@@ -194,19 +166,13 @@ def test_hosts_have_metrics_of_state_and_transfers() -> None:
     """A family has a sample per host; what is unknown has none, nor has this machine what only a
     host over SSH has."""
     hosts = [
-        HostView("local", state="up"),
+        HostView("local", state=HostState.UP),
         HostView("gpu2", "nn@gpu2", "draining", rtt_ms=0.5, cached_mib=3.0, transferred_bytes=7),
         HostView("gpu3", "nn@gpu3", "unreachable", disk_free_mib=0.0, cached_mib=0.0),
     ]
-    families = HostFamilies(lambda: hosts, lambda: {"local": 0.0, "gpu2": 5.0})
-    families.snapshot()
-    found = {
-        (sample.name, sample.labels["host"]): sample.value
-        for family in families.collect()
-        for sample in family.samples
-    }
+    seen = HostsSeen(hosts, {"local": 0.0, "gpu2": 5.0})
 
-    assert found == {
+    assert samples(show_hosts(seen)) == {
         ("fngate_host_up", "local"): 1,
         ("fngate_host_up", "gpu2"): 1,
         ("fngate_host_up", "gpu3"): 0,
@@ -225,11 +191,9 @@ def test_a_gpu_shows_its_power_and_its_errors() -> None:
     reading = Reading("GPU-a", "0", telemetry=Telemetry(power_w=312.5))
     view = GpuView(None, "0", None, None, None, None, 0.0, reading=reading, xids={31: 2, 79: 1})
     one = Occupancy(Device("GPU-a", "cuda"), "free", "", (), 0.0, view)
-    families = DeviceFamilies(lambda: [one, BARE, SLOT], dict)
-    families.snapshot()
     found = {
         (sample.name, sample.labels.get("xid", "")): sample.value
-        for family in families.collect()
+        for family in show_devices(DevicesSeen([one, BARE, SLOT], {}))
         for sample in family.samples
         if sample.labels["device"] == "GPU-a" and "memory" not in sample.name
     }
@@ -244,9 +208,7 @@ def test_a_gpu_shows_its_power_and_its_errors() -> None:
 
 def test_checks_count_by_verdict() -> None:
     """Functions that were never checked are left out."""
-    families = GoldenFamilies(lambda: [SampleCount("default", "chat", SampleVerdict.WRONG, 2)])
-    families.snapshot()
-    (family,) = families.collect()
+    (family,) = show_golden([SampleCount("default", "chat", SampleVerdict.WRONG, 2)])
     (sample,) = family.samples
 
     assert (sample.name, sample.value) == ("fngate_golden_samples_total", 2)
@@ -259,11 +221,9 @@ def test_functions_have_time_and_energy_of_devices() -> None:
         HeldTotal("default", "digits", "cuda", 20.0, 6000.0),
         HeldTotal("default", "_idle", "cpu", 5.0, 0.0),
     ]
-    families = HeldFamilies(lambda: totals)
-    families.snapshot()
     found = {
         (sample.name, sample.labels["function"], sample.labels["kind"]): sample.value
-        for family in families.collect()
+        for family in show_held(totals)
         for sample in family.samples
     }
 
@@ -276,23 +236,9 @@ def test_functions_have_time_and_energy_of_devices() -> None:
 
 def test_wakes_have_their_function_and_outcome() -> None:
     """The name of a function is apart from its namespace."""
-
-    class Given:
-        waiting_starts = 0
-
-        def counts(self) -> Counts:
-            return Counts(wakes=Counter({("default/llm", "right"): 3, ("default/llm", "wrong"): 0}))
-
-        def supplied(self) -> list[Supplied]:
-            return [Supplied("default/llm@1", 0, {"parked": 1})]
-
-    families = ReplicaFamilies(Given())
-    families.snapshot()
-    found = {
-        (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in families.collect()
-        for sample in family.samples
-    }
+    counts = Counts(wakes=Counter({("default/llm", "right"): 3, ("default/llm", "wrong"): 0}))
+    parked = Supplied("default/llm@1", 0, {"parked": 1})
+    found = samples(show_replicas(ReplicasSeen(counts, [parked], 0)))
 
     assert found["fngate_wakes_total", "default", "llm", "right"] == 3
     assert found["fngate_wakes_total", "default", "llm", "wrong"] == 0
@@ -302,14 +248,39 @@ def test_wakes_have_their_function_and_outcome() -> None:
 def test_a_residue_is_a_part_of_what_is_charged() -> None:
     """A device without parked replicas has a residue of 0."""
     one = Occupancy(Device("GPU-a", "cuda"), "free", "", (), 500.0, None, 0.0, ("r1",), 500.0)
-    families = DeviceFamilies(lambda: [one, SLOT], dict)
-    families.snapshot()
     found = {
         (sample.name, sample.labels["device"]): sample.value
-        for family in families.collect()
+        for family in show_devices(DevicesSeen([one, SLOT], {}))
         for sample in family.samples
     }
 
     assert found["fngate_device_memory_residue_bytes", "GPU-a"] == 500 * MIB
     assert found["fngate_device_memory_charged_bytes", "GPU-a"] == 500 * MIB
     assert found["fngate_device_memory_residue_bytes", SLOT.device.id] == 0
+
+
+def test_the_ledger_has_every_series_from_the_start() -> None:
+    """Every ending and place is exported as 0, so that zero differs from unknown."""
+    found = samples(show_gateways(GatewaysSeen(Balance(), {}, 3)))
+
+    assert found["fngate_accepted_total",] == 0
+    assert {key[1] for key in found if key[0] == "fngate_ended_total"} == set(ENDINGS)
+    assert found["fngate_open_requests", "held"] == found["fngate_open_requests", "in_flight"] == 0
+    assert not any(key[0] == "fngate_held" for key in found)
+
+
+def test_requests_and_pools_are_shown() -> None:
+    """Held requests, those in flight, pools and tasks have their families."""
+    balance = Balance(3, {"completed": 1}, {"a": 1}, {"a": 1})
+    seen = GatewaysSeen(balance, {"a": "warm"}, 7)
+
+    assert {key: value for key, value in samples(show_gateways(seen)).items() if value} == {
+        ("fngate_accepted_total",): 3,
+        ("fngate_ended_total", "completed"): 1,
+        ("fngate_open_requests", "held"): 1,
+        ("fngate_open_requests", "in_flight"): 1,
+        ("fngate_held", "a"): 1,
+        ("fngate_in_flight", "a"): 1,
+        ("fngate_pool_state", "a", "warm"): 1,
+        ("fngate_tasks",): 7,
+    }

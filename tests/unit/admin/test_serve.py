@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from admin.serve import EXIT_REFUSED
+from tests.support.fake_driver.opening import PROGRAM
 from tests.support.process_server import ServerProcess
 
 SERVE = """
@@ -18,8 +19,9 @@ import sys
 from pathlib import Path
 from admin.serve import serve
 from admin.settings import Settings
-sys.exit(serve(Settings(driver="fake", data=Path(sys.argv[1]), port=int(sys.argv[2]),
-                        listen=sys.argv[3])))
+from tests.support.fake_driver.opening import drivers_of
+sys.exit(serve(Settings(data=Path(sys.argv[1]), port=int(sys.argv[2]), listen=sys.argv[3]),
+               drivers_of()))
 """
 
 
@@ -33,7 +35,7 @@ def refused(data: Path, port: int = 0, listen: str = "127.0.0.1") -> tuple[int, 
 @pytest.mark.slow
 def test_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     """After Ctrl-C the server says that it stops, stops, and exits with 0."""
-    server = ServerProcess(tmp_path, "--driver", "fake")
+    server = ServerProcess(tmp_path, program=PROGRAM)
     server.start()
     assert server.process is not None
     limits = Path(f"/proc/{server.process.pid}/limits").read_text()

@@ -64,7 +64,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
         ({"port": 70000}, "setting port: Input should be less than or equal to 65535, got 70000"),
         (
             {"driver": "podman"},
-            "setting driver: Input should be 'process', 'docker' or 'fake', got 'podman'",
+            "setting driver: Input should be 'process' or 'docker', got 'podman'",
         ),
         ({"idle_s": "soon"}, "setting idle_s: Input should be a valid number"),
         (

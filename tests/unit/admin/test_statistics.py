@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 from admin.statistics import ServerStatistics, merged
 from gateway.metrics.revisions import RevisionNumbers
@@ -59,10 +60,17 @@ class Manager:
         self.runs.add(POOL, [RunCount(1, 1, 1, 1, 1)])
 
 
+def statistics(manager: Manager, wall: Callable[[], float]) -> ServerStatistics:
+    """Return statistics of POOL, whose monotonic clock stands still."""
+    return ServerStatistics(lambda: {POOL: NUMBERS}, cast("Any", manager), wall, lambda: 10.0)
+
+
 async def test_the_last_inference_stays_while_nothing_runs() -> None:
     """A pause between reading two clocks moves no number; a wall clock that was set does."""
     walls = iter([1010.0, 1010.4, 5010.0])
-    found = ServerStatistics(lambda: {POOL: NUMBERS}, Manager(), lambda: next(walls), lambda: 10.0)
+    found = ServerStatistics(
+        lambda: {POOL: NUMBERS}, cast("Any", Manager()), lambda: next(walls), lambda: 10.0
+    )
     shown = [(await found.statistics([POOL]))[0].last_inference for _ in range(2)]
     assert shown == [1_050_000, 5_050_000]
 
@@ -70,7 +78,9 @@ async def test_the_last_inference_stays_while_nothing_runs() -> None:
 async def test_replicas_are_asked_before_anything_is_read() -> None:
     """A run that ended before the question is in the answer; revisions keep their order."""
     manager = Manager()
-    found = ServerStatistics(lambda: {POOL: NUMBERS}, manager, lambda: 1010.0, lambda: 10.0)
+    found = ServerStatistics(
+        lambda: {POOL: NUMBERS}, cast("Any", manager), lambda: 1010.0, lambda: 10.0
+    )
     other, mine = await found.statistics(["default/other@1", POOL])
     assert manager.asked == [["default/other@1", POOL]]
     assert other == RevisionStatistics("default/other@1")

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from admin import text
+from registry.model.history import ColdStart
+from tests.support.admin_documents import made
 
 
 @pytest.mark.parametrize(
@@ -96,13 +98,6 @@ def test_commands_can_be_pasted() -> None:
     assert text.command("fnctl", "show", "a b") == "fnctl show 'a b'"
 
 
-def test_values_are_found_or_empty() -> None:
-    """A missing or null value is an empty text."""
-    assert text.get({"a": {"b": 1}}, "a", "b") == "1"
-    assert text.get({"a": None}, "a", "b") == ""
-    assert text.get({"a": 0}, "a") == "0"
-
-
 @pytest.mark.parametrize(
     ("cold_start", "shown"),
     [
@@ -115,4 +110,4 @@ def test_values_are_found_or_empty() -> None:
 )
 def test_the_place_of_a_cold_start_is_short(cold_start: dict[str, Any], shown: str) -> None:
     """It is the kind of the device or the number of GPUs, with another host by its name."""
-    assert text.place_of(cold_start) == shown
+    assert text.place_of(made(ColdStart, **cold_start)) == shown

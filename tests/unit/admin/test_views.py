@@ -5,28 +5,30 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from admin.rates import NO_RESPONSES, ResponseRate
+from admin.documents.server import KeyRow
+from admin.events.snapshot import FunctionRows
+from admin.rates import FunctionRates, Rates
 from admin.views import (
-    Live,
-    call_json,
-    connections_json,
-    function_json,
-    key_json,
+    device_row,
+    exchanges_of,
+    function_detail,
     neighbours,
-    occupancy_json,
-    operation_json,
-    park_json,
+    operation_row,
     park_off,
-    profile_json,
-    replica_json,
-    revision_json,
+    park_row,
+    replica_row,
+    revision_row,
+    shown_profile,
+    struct_of,
 )
 from gateway.dispatch.pool import UNKNOWN
 from gateway.http.connected import Connected, Connections
+from gateway.metrics import exchanges
+from gateway.metrics.requests import SECONDS
 from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import AT_REST, PoolForecast
 from pool_manager.core.starts import Awaited
@@ -44,63 +46,123 @@ from registry.model.servers import ModelApi, PathRules, ServerSettings
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from runtime_image.contract.samples import SampleRequest, SampleVerdict
+from tests.support.answers import as_sent
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
-def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: Any) -> Live:
-    """Return a pool with these fields and defaults for all others."""
-    usual: dict[str, Any] = {
-        "load": NOTHING,
-        "expected": Expected(0.02, 0.4, 0.4, 0),
-        "ready_in_ms": None,
-        "response_rate": NO_RESPONSES,
-        "first_bytes": NO_RESPONSES,
-        "forecast": AT_REST,
-        "sleeps_at_s": None,
-        "golden": SampleVerdict.NONE,
-        "trouble": "",
-    }
-    return Live((shown, wanted, since_s), **{**usual, **known})
+class Pools:
+    """Pool manager, gateways, history and builds with one pool; `known` replaces the defaults."""
+
+    def __init__(self, shown: PoolEndpoints, wanted: int, since_s: float, known: Known) -> None:
+        self._pool = shown, wanted, since_s
+        self._known = known
+        self.golden = self
+
+    def pool(self, _key: str) -> tuple[PoolEndpoints, int, float]:
+        """Return the pool."""
+        return self._pool
+
+    def forecast(self, _key: str) -> PoolForecast:
+        """Return its forecast."""
+        return self._known.forecast
+
+    def parks(self, _key: str) -> None:
+        """Return that it has no parks."""
+
+    def wakes_by_standby(self, _key: str) -> bool:
+        """Return that no standby wakes it."""
+        return False
+
+    def verdict(self, _key: str) -> tuple[SampleVerdict, str]:
+        """Return the verdict of no golden sample."""
+        return SampleVerdict.NONE, ""
+
+    def trouble(self, _key: str) -> str:
+        """Return that its servers answer."""
+        return ""
+
+    def expected(self, _key: str) -> Expected:
+        """Return its next cold start."""
+        return self._known.expected
+
+    def ready_in_ms(self, *_pool: object, **_how: object) -> float | None:
+        """Return the wait for a replica."""
+        return self._known.ready_in_ms
+
+    def states(self, _deployed: Deployed) -> str:
+        """Return that nothing is compiled."""
+        return ""
+
+
+class Known(NamedTuple):
+    """What is known of a pool."""
+
+    load: Load = NOTHING
+    expected: Expected = Expected(0.02, 0.4, 0.4, 0)
+    ready_in_ms: float | None = None
+    rates: FunctionRates = FunctionRates(Rates(SECONDS), Rates(exchanges.SECONDS))
+    forecast: PoolForecast = AT_REST
+
+
+def row(
+    one: Deployed, shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: Any
+) -> dict[str, Any]:
+    """Return the row of a function at 1000 Unix seconds, as it is sent."""
+    found = Known(**known)
+    pools: Any = Pools(shown, wanted, since_s, found)
+    rows = FunctionRows(
+        pools, pools, pools, found.rates, pools, lambda _revision: "", lambda: 10.0, lambda: 1000.0
+    )
+    return dict(as_sent(rows.row(one, {one.revision.key: found.load})))
+
+
+def detail(one: Deployed) -> dict[str, Any]:
+    """Return a function with its details, as it is sent."""
+    pools: Any = Pools(UNKNOWN, 0, 0.0, Known())
+    rows = FunctionRows(
+        pools, pools, pools, Known().rates, pools, lambda _revision: "", lambda: 0.0, lambda: 0.0
+    )
+    return dict(as_sent(function_detail(one, rows.row(one, {}))))
 
 
 def test_a_function_without_a_pool_is_cold() -> None:
     """A function without a pool is shown as cold."""
-    shown = function_json(deployed(), live(UNKNOWN, ready_in_ms=20.4))
+    shown = row(deployed(), UNKNOWN, ready_in_ms=20.4)
 
     assert (shown["name"], shown["revision"], shown["state"]) == ("digits", "digits@1", "cold")
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (0, 0, 0, 0)
     assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (None, 20)
-    json.dumps(shown)
 
 
 def test_a_function_says_whether_it_is_a_server() -> None:
     """The engine of the revision with the traffic tells server functions from models."""
-    assert function_json(deployed(), live(UNKNOWN))["engine"] == "onnx"
-    assert function_json(server_deployed(), live(UNKNOWN))["engine"] == "server"
+    assert row(deployed(), UNKNOWN)["engine"] == "onnx"
+    assert row(server_deployed(), UNKNOWN)["engine"] == "server"
 
 
 def test_a_function_shows_its_pool_and_load() -> None:
     """A function shows ready and wanted replicas, held requests and requests in flight."""
     endpoint = ReplicaEndpoint("r1", "/socket", 2, True, ("cpu:0",), {})
-    known = live(
+    rates = FunctionRates(Rates((0.005, 0.01)), Rates((0.001,)))
+    rates.answers.add(("default", "digits"), (40, 0, 0), 10.0)
+    rates.first_bytes.add(("default", "digits"), (2, 0), 10.0)
+
+    shown = row(
+        deployed(),
         PoolEndpoints([endpoint], "warm", "busy"),
         wanted=2,
         since_s=12.0,
         load=Load(3, 1, 0.5),
         expected=Expected(0.0, 0.1234, 0.2, 1),
-        response_rate=ResponseRate(4.2, 3.5, 9.0),
-        first_bytes=ResponseRate(4.3, 0.5, 0.9),
+        rates=rates,
         forecast=PoolForecast(None, 30.0, ("cpu:0",)),
-        sleeps_at_s=1030.0,
     )
-
-    shown = function_json(deployed(), known)
 
     assert (shown["state"], shown["reason"], shown["since_s"]) == ("warm", "busy", 12.0)
     assert (shown["ready"], shown["wanted"], shown["held"], shown["in_flight"]) == (1, 2, 3, 1)
     assert (shown["cold_start_ms"], shown["ready_in_ms"]) == (123.4, None)
-    assert (shown["rate"], shown["p50_ms"], shown["p95_ms"]) == (4.2, 3.5, 9.0)
-    assert (shown["first_byte_p50_ms"], shown["first_byte_p95_ms"]) == (0.5, 0.9)
+    assert (shown["rate"], shown["p50_ms"], shown["p95_ms"]) == (4.0, 2.5, 4.75)
+    assert (shown["first_byte_p50_ms"], shown["first_byte_p95_ms"]) == (0.5, 0.95)
     assert (shown["sleeps_at_s"], shown["devices"], shown["phase"]) == (1030.0, ["cpu:0"], None)
 
 
@@ -109,8 +171,8 @@ def test_a_waking_function_shows_its_phase() -> None:
     for further replicas of a warm one."""
     coming = PoolForecast("load", None, ("cpu:0",), Awaited("waiting", 38.0))
 
-    waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
-    warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), forecast=coming))
+    waking = row(deployed(), PoolEndpoints([], "waking", ""), forecast=coming)
+    warm = row(deployed(), PoolEndpoints([], "warm", ""), forecast=coming)
 
     assert (waking["phase"], waking["awaited"]) == ("load", "waiting for 35 s")
     assert (warm["phase"], warm["awaited"]) == (None, None)
@@ -124,27 +186,25 @@ def test_a_call_is_told_with_what_the_manifest_adds() -> None:
     output = OutputRule("y", ("no", "yes"), 1)
     revision = replace(known.revision, inputs={"x": picture}, output=output)
 
-    shown = call_json(replace(known, revision=revision))
+    shown = detail(replace(known, revision=revision))
 
     assert shown["signature"]["kind"] == "tensors"
     assert shown["inputs"]["x"]["kind"] == "image"
-    assert shown["inputs"]["x"]["image"]["size"] == (8, 8)
+    assert shown["inputs"]["x"]["image"]["size"] == [8, 8]
     assert "image/*" in shown["content_types"]
-    assert shown["output"] == {"tensor": "y", "labels": ("no", "yes"), "top_k": 1}
+    assert shown["output"] == {"tensor": "y", "labels": ["no", "yes"], "top_k": 1}
     assert (shown["batching"]["mode"], shown["device"]["kind"]) == ("auto", "any")
     assert shown["sample"] == "zeros"
-    json.dumps(shown)
 
 
 def test_a_revision_shows_what_it_is_and_was_measured() -> None:
     """A revision is shown with size, signature and profile as JSON."""
-    shown = revision_json(deployed(number=2), bundle())
+    shown = as_sent(revision_row(deployed(number=2), bundle()))
 
     assert (shown["number"], shown["size"]) == (2, bundle().size)
     assert shown["signature"]["inputs"] == [{"name": "x", "dtype": "FP32", "shape": [-1, 4]}]
     assert shown["profile"]["latency_ms"] == {"1": 1.0, "32": 4.0}
     assert shown["batch_max"] == 32
-    json.dumps(shown)
 
 
 def test_a_revision_shows_how_far_its_settings_let_it_batch() -> None:
@@ -153,28 +213,59 @@ def test_a_revision_shows_how_far_its_settings_let_it_batch() -> None:
     known = deployed()
     asked = replace(known, revision=replace(known.revision, batching=Batching(max_size=4)))
 
-    assert revision_json(asked, bundle())["batch_max"] == 4
+    assert revision_row(asked, bundle()).batch_max == 4
 
 
 def test_a_revision_without_a_profile_shows_none() -> None:
     """A revision without a profile shows none."""
-    assert profile_json(None) is None
-    assert profile_json(profile()) is not None
+    assert shown_profile(None) is None
+    assert shown_profile(profile()) is not None
 
 
 def test_an_operation_keeps_its_request_to_itself() -> None:
     """An operation is shown without its request, which may contain a long manifest."""
     operation = Operation("7", "deploy", "digits", {"manifest": "long"}, result={"revision": "a@1"})
 
-    shown = operation_json(operation)
+    shown = as_sent(operation_row(operation))
 
     assert "request" not in shown
     assert (shown["id"], shown["state"], shown["result"]) == ("7", "running", {"revision": "a@1"})
 
 
+SERVER = {"ready": "/health", "network": "none", "wait_s": 55.0}
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        pytest.param(
+            {"server": SERVER},
+            {"server": {**SERVER, "host": "client", "found_host": "client"}},
+            id="before servers had a host",
+        ),
+        pytest.param(
+            {"files": 2, "profile": {"load_ms": "fast"}, "batching": ["up to 4 rows"]},
+            {"files": 2},
+            id="members of another type",
+        ),
+        pytest.param({"a later name": 1, "files": 2}, {"files": 2}, id="an unknown member"),
+    ],
+)
+def test_a_result_of_another_release_is_shown_as_far_as_it_is_known(
+    stored: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    """A result is stored as its release wrote it. What this one cannot read is left out, and the
+    list of operations is no error because of it."""
+    operation = Operation(
+        "7", "deploy", "digits", {}, state="done", result={"revision": "a@1", **stored}
+    )
+
+    assert as_sent(operation_row(operation))["result"] == {"revision": "a@1", **shown}
+
+
 def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
     """A key is shown with neither secret nor hash."""
-    shown = key_json(Key("k1", "f" * 64, ("read", "invoke:digits"), "ci", 5.0))
+    shown = as_sent(struct_of(KeyRow, Key("k1", "f" * 64, ("read", "invoke:digits"), "ci", 5.0)))
 
     assert shown == {
         "id": "k1",
@@ -192,10 +283,15 @@ def test_who_is_connected_is_named_by_the_keys_label() -> None:
     items = [Connected(id, "request", 1.0, "/", True) for id in ids]
 
     ring.put(Key("token", "e" * 64, ("admin",), TOKEN_NOTE))
-    shown = connections_json(Connections(items, 4, 0), ring)
+    shown = as_sent(exchanges_of(Connections(items, 4, 0), ring))
 
     notes = {one["key"]: one["note"] for one in shown["connected"]}
     assert notes == {"k1": "the lab", "token": "admin token", "gone": "", "": ""}
+
+
+def sent_replica(replica: Replica, since_s: float, charge: Charge) -> dict[str, Any]:
+    """Return a replica as it is sent."""
+    return dict(as_sent(replica_row(replica, since_s, charge)))
 
 
 CHARGE = Charge(("cpu:0",), ("cpu",), 1.0, 700.0)
@@ -208,13 +304,13 @@ def test_a_parked_replica_shows_what_it_keeps() -> None:
     asleep = Charge((), ("g0",), 0.0, 320.0, "ram", 20_480.0)
     keys = ("state", "residue_mib", "host_mib", "ends_s")
 
-    shown = replica_json(replica, 1_700.0, asleep)
+    shown = sent_replica(replica, 1_700.0, asleep)
     assert [shown[key] for key in keys] == ["parked", 320.0, 20_480.0, 5_300.0]
     replica.deadline_s = inf
-    assert replica_json(replica, 1_700.0, asleep)["ends_s"] is None
+    assert replica_row(replica, 1_700.0, asleep).ends_s is None
     replica.state, replica.deadline_s = State.UNPARKING, 120.0
     awake = Charge(("g0",), ("g0",), 1.0, 8_000.0, "ram", 20_480.0)
-    shown = replica_json(replica, 1_700.0, awake)
+    shown = sent_replica(replica, 1_700.0, awake)
     assert [shown[key] for key in keys] == ["unparking", None, 20_480.0, None]
 
 
@@ -244,13 +340,12 @@ def test_a_function_says_why_it_is_not_parked(
     parks = PoolParks(off, 2.25, ())
 
     assert park_off(one, parks) == why
-    row = park_json(one, parks, 1_000.0)
+    found = as_sent(park_row(one, parks, 1_000.0))
     if settings is None:
-        assert row is None
+        assert found is None
         asleep = ParkedReplica("r1", ("g0",), 5.0, None, 320.0, 20_480.0, "idle")
-        row = park_json(one, replace(parks, parked=(asleep,)), 1_000.0)
-        assert row is not None
-        assert row["parked"] == [
+        found = as_sent(park_row(one, replace(parks, parked=(asleep,)), 1_000.0))
+        assert found["parked"] == [
             {
                 "id": "r1",
                 "devices": ["g0"],
@@ -262,36 +357,33 @@ def test_a_function_says_why_it_is_not_parked(
             }
         ]
     else:
-        assert row == {"off": why, "wake_ms": 2_250, "parked": []}
-        unknown = park_json(one, None, 1_000.0)
-        assert unknown is not None
-        assert unknown["wake_ms"] is None
+        assert found == {"off": why, "wake_ms": 2_250, "parked": []}
+        assert as_sent(park_row(one, None, 1_000.0))["wake_ms"] is None
 
 
 def test_a_replica_shows_whose_it_is() -> None:
     """A replica is shown with its revision, state and the time of its last change."""
     replica = Replica("r1", "default/digits@1", ("cpu:0",), "serve", since_s=100.0, why="idle")
 
-    shown = replica_json(replica, 1700.25, CHARGE)
+    shown = sent_replica(replica, 1700.25, CHARGE)
 
     assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 1700.25)
     assert (shown["function"], shown["revision"]) == ("digits", "digits@1")
     assert (shown["device"], shown["role"], shown["why"]) == ("cpu:0", "serve", "idle")
-    json.dumps(shown)
 
 
 def test_a_replica_on_several_gpus_names_them_all() -> None:
     """Its devices are in the order of its ranks, and its device is the first one."""
     wide = Replica("r1", "default/llama@1", ("GPU-a", "GPU-b"), "serve", since_s=100.0)
 
-    shown = replica_json(wide, 1700.25, CHARGE)
+    shown = sent_replica(wide, 1700.25, CHARGE)
 
     assert (shown["device"], shown["devices"]) == ("GPU-a", ["GPU-a", "GPU-b"])
 
 
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
-    shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0, CHARGE)
+    shown = sent_replica(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0, CHARGE)
 
     assert (shown["function"], shown["revision"]) == ("", "")
 
@@ -301,7 +393,9 @@ def test_a_gpu_shows_what_it_is_and_has() -> None:
     null."""
     device = Device("GPU-a", "cuda", 22_600.4)
     view = GpuView("NVIDIA H200", "1:0", "9.0", "580", 24_000.0, None, 100.6)
-    shown = occupancy_json(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view), 0.25)
+    shown = as_sent(
+        device_row(Occupancy(device, "quarantined", "r1: why", ("r1",), 700.2, view), 0.25)
+    )
 
     assert (shown["id"], shown["kind"], shown["bank"]) == ("GPU-a", "cuda", "GPU-a")
     assert (shown["name"], shown["index"]) == ("NVIDIA H200", "1:0")
@@ -310,13 +404,12 @@ def test_a_gpu_shows_what_it_is_and_has() -> None:
     assert (shown["total_mib"], shown["used_mib"]) == (24_000, None)
     assert (shown["state"], shown["reason"]) == ("quarantined", "r1: why")
     assert (shown["replicas"], shown["busy"]) == (["r1"], 0.25)
-    json.dumps(shown)
 
 
 def test_a_slot_of_the_cpu_has_no_gpu() -> None:
     """A CPU slot has null for all fields of a GPU."""
     device = Device("cpu:0", "cpu", 8_000.0, "cpu")
-    shown = occupancy_json(Occupancy(device, "free", "", (), 0.0, None), 0.0)
+    shown = as_sent(device_row(Occupancy(device, "free", "", (), 0.0, None), 0.0))
 
     nulls = {"name", "index", "capability", "driver", "used_mib", "total_mib", "foreign_mib"}
     assert {key for key, value in shown.items() if value is None} == nulls
@@ -330,12 +423,12 @@ def test_a_server_is_shown_without_its_values() -> None:
     one = server_deployed(env={"TOKEN": "hunter2"}, paths=PathRules(deny=("/x",)))
     measured = replace(one, profile=server_profile(one.revision))
 
-    called, shown = call_json(measured), revision_json(measured, EMPTY)
+    called, shown = detail(measured), as_sent(revision_row(measured, EMPTY))
 
     assert called["server"] == shown["server"]
-    assert called["server"]["command"] == ("serve", "${PORT}")
+    assert called["server"]["command"] == ["serve", "${PORT}"]
     assert called["server"]["env"] == ["TOKEN"]
-    assert called["server"]["paths"]["deny"] == ("/x",)
+    assert called["server"]["paths"]["deny"] == ["/x"]
     assert called["exchange"]["concurrency"] == 32
     assert called["content_types"] == []
     assert (shown["engine"], shown["profile"]["engine"], shown["batching"]) == (
@@ -349,8 +442,8 @@ def test_a_server_is_shown_without_its_values() -> None:
 def test_a_model_has_nothing_of_a_server() -> None:
     """The objects of model functions have no fields of server functions."""
     assert not {"server", "exchange"} & {
-        *call_json(deployed()),
-        *revision_json(deployed(), bundle()),
+        *detail(deployed()),
+        *as_sent(revision_row(deployed(), bundle())),
     }
 
 
@@ -370,10 +463,10 @@ def test_a_revision_says_why_it_has_no_golden_sample(settings: dict[str, Any], w
     server = ServerSettings(("serve", "${PORT}"), **settings)
     serving = replace(one, revision=replace(one.revision, server=server))
 
-    assert "why_not_golden" not in revision_json(one, EMPTY)
-    assert revision_json(serving, EMPTY)["why_not_golden"].startswith(why)
-    assert "park_hint" not in revision_json(one, EMPTY)
-    assert revision_json(serving, EMPTY)["park_hint"] == ""
+    model, shown = (as_sent(revision_row(each, EMPTY)) for each in (one, serving))
+    assert not {"why_not_golden", "park_hint"} & model.keys()
+    assert shown["why_not_golden"].startswith(why)
+    assert shown["park_hint"] == ""
 
 
 def on_gpus(count: int, found: Deployed) -> Deployed:

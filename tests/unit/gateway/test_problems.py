@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway import problems
+from gateway import problems, statuses
 from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract.errors import RequestError, bad_input
+from tests.support.answers import as_sent
 
 
 def body(response: Any) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def test_a_problem_has_the_members_of_rfc_9457() -> None:
     """A problem has type, title, status and detail, plus the code and the error's own data."""
     error = errors.UnknownFunction("no function 'x'", detail={"nearest": ["y"]})
 
-    assert problems.document(error) == {
+    assert as_sent(problems.document(error)) == {
         "type": "urn:fngate:problem:unknown_function",
         "title": "Unknown function",
         "status": 404,
@@ -111,13 +112,13 @@ def test_a_request_error_without_an_input_adds_nothing() -> None:
 
 def test_every_error_has_a_failure_status() -> None:
     """The table maps each error class to 4xx or 5xx; each class has its own code."""
-    assert all(400 <= status <= 599 for status in problems.STATUS.values())
-    assert len({error.code for error in problems.STATUS}) == len(problems.STATUS)
+    assert all(400 <= status <= 599 for status in statuses.STATUS.values())
+    assert len({error.code for error in statuses.STATUS}) == len(statuses.STATUS)
 
 
 def test_plain_data_is_answered_as_json() -> None:
     """A JSON answer has the given status and headers."""
-    response = problems.json_answer({"a": [1]}, problems.CREATED, {"Location": "/x"})
+    response = problems.json_answer({"a": [1]}, statuses.CREATED, {"Location": "/x"})
 
     assert (response.status, response.content_type) == (201, "application/json")
     assert (response.headers["Location"], body(response)) == ("/x", {"a": [1]})
@@ -135,7 +136,7 @@ def test_a_detail_that_is_no_utf_8_can_be_sent() -> None:
 
 def test_only_5xx_is_the_servers_fault() -> None:
     """A status below 500, or no answer at all (0), is not the server's fault."""
-    faults = [problems.is_servers_fault(status) for status in (0, 200, 404, 429, 500, 503)]
+    faults = [statuses.is_servers_fault(status) for status in (0, 200, 404, 429, 500, 503)]
     assert faults == [False] * 4 + [True] * 2
 
 
@@ -152,4 +153,4 @@ def test_only_5xx_is_the_servers_fault() -> None:
 )
 def test_a_status_is_ok_refused_or_failed(status: int, outcome: str) -> None:
     """4xx counts as refused, 5xx as failed."""
-    assert problems.outcome(status) == outcome
+    assert statuses.outcome(status) == outcome

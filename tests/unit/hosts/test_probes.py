@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from hosts import probes
+from hosts.checks import Check
 from hosts.errors import SHOWN_MAX, Unreachable
-from hosts.findings import Check, Engine, EngineState, Findings, Gpus, judge
+from hosts.findings import Engine, EngineState, Findings, Gpus, judge
 from hosts.login import Login, parse_target
 from hosts.probes import examine
 from tests.support.fleet.fleet import Fleet, open_fleet
@@ -81,7 +82,7 @@ async def stand_in(folder: Path, answer: bytes | Answer) -> AsyncIterator[str]:
 async def failing(login: Login, folder: Path, answer: bytes | Answer | None = None) -> list[Check]:
     """Return the checks that fail on a host with a good engine, or one that sends `answer`."""
     async with stand_in(folder, http(GOOD) if answer is None else answer) as engine:
-        return [one for one in await examine(login, engine) if not one.is_ok]
+        return [one for one in await examine(login, engine) if one.level != "ok"]
 
 
 def folders_of_checks() -> set[str]:
@@ -133,9 +134,9 @@ async def test_each_setting_is_named_with_its_remedy(
     found = await failing(login, tmp_path)
 
     assert [one.name for one in found] == names
-    assert mends in found[0].remedy
-    assert "/etc/ssh/sshd_config: " in found[0].remedy
-    assert "systemctl reload ssh" in found[0].remedy
+    assert mends in found[0].todo
+    assert "/etc/ssh/sshd_config: " in found[0].todo
+    assert "systemctl reload ssh" in found[0].todo
 
 
 @pytest.mark.slow
@@ -186,7 +187,7 @@ async def test_a_key_without_forwarding_is_reported(
     [check] = await failing(login, tmp_path)
 
     assert check.name == FORWARDING
-    assert "~/.ssh/authorized_keys: restrict,port-forwarding" in check.remedy
+    assert "~/.ssh/authorized_keys: restrict,port-forwarding" in check.todo
 
 
 @pytest.mark.slow
@@ -253,7 +254,7 @@ async def test_a_silent_engine_is_given_up(
     released.set()
 
     assert check.found == "/version: no answer within 0.1 s"
-    assert check.remedy == "systemctl restart docker"
+    assert check.todo == "systemctl restart docker"
 
 
 @pytest.mark.slow
@@ -281,9 +282,9 @@ async def test_an_absent_or_silent_socket_is_reported(
     stopped = (await examine(login, engine))[-2]
 
     assert absent.found == f"there is no socket {engine}"
-    assert "install Docker" in absent.remedy
+    assert "install Docker" in absent.todo
     assert stopped.found == f"nothing listens on {engine}"
-    assert stopped.remedy == "systemctl enable --now docker"
+    assert stopped.todo == "systemctl enable --now docker"
 
 
 @pytest.mark.slow
@@ -318,7 +319,7 @@ async def test_nvidia_software_is_judged(
     async with stand_in(tmp_path, http({**GOOD, "Runtimes": runtimes})) as engine:
         check = (await examine(login, engine))[-1]
 
-    assert (check.name, check.is_ok) == ("NVIDIA", is_ok)
+    assert (check.name, check.level) == ("NVIDIA", "ok" if is_ok else "fail")
     assert found in check.found
 
 
@@ -361,7 +362,7 @@ async def test_a_shell_that_writes_at_its_start_is_reported(
     found = await failing(login, tmp_path)
 
     assert found[0].found == "the shell writes at its start: Welcome"
-    assert "~/.bashrc" in found[0].remedy
+    assert "~/.bashrc" in found[0].todo
 
 
 @pytest.mark.slow
@@ -398,10 +399,10 @@ async def test_cards_without_a_driver_are_reported(
     async with stand_in(tmp_path, http(GOOD)) as engine:
         check = (await examine(login, engine))[-1]
 
-    assert (check.name, check.is_ok) == ("NVIDIA", True)
+    assert (check.name, check.level) == ("NVIDIA", "ok")
     assert found in check.found
-    assert remedy in check.remedy
-    assert bool(check.remedy) == bool(remedy)
+    assert remedy in check.todo
+    assert bool(check.todo) == bool(remedy)
 
 
 def good() -> Findings:
@@ -422,7 +423,7 @@ def good() -> Findings:
 
 def test_a_good_host_passes_all() -> None:
     """No finding, no remedy."""
-    assert all(check.is_ok and not check.remedy for check in judge(good()))
+    assert all(check.level == "ok" and not check.todo for check in judge(good()))
 
 
 @pytest.mark.parametrize(
@@ -447,12 +448,12 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     found = good()
     setattr(found, name, value)
 
-    [failed] = [one for one in judge(found) if not one.is_ok]
+    [failed] = [one for one in judge(found) if one.level != "ok"]
 
     assert failed.name == check
-    assert remedy in failed.remedy
-    assert (failed.found + failed.remedy).isprintable()
-    assert len(failed.remedy) <= SHOWN_MAX
+    assert remedy in failed.todo
+    assert (failed.found + failed.todo).isprintable()
+    assert len(failed.todo) <= SHOWN_MAX
 
 
 @pytest.mark.parametrize(
@@ -473,20 +474,20 @@ def test_a_toolkit_is_missing_only_if_the_engine_says_so(
     """Its programs may lie outside of PATH, where only the engine's runtimes show it."""
     check = judge(replace(good(), container_engine=engine, gpus=Gpus(("H100, 550",))))[-1]
 
-    assert (check.name, check.is_ok) == ("NVIDIA", False)
+    assert (check.name, check.level) == ("NVIDIA", "fail")
     assert found in check.found
-    assert remedy in check.remedy
+    assert remedy in check.todo
 
 
 def test_a_silent_shell_is_reported() -> None:
     """Of /bin/false comes no output, as of a ForceCommand: both are named."""
     found = replace(good(), runs_commands=False, command_error="no output")
 
-    failed = next(one for one in judge(found) if not one.is_ok)
+    failed = next(one for one in judge(found) if one.level != "ok")
 
     assert failed.name == "SSH commands"
-    assert "no ForceCommand" in failed.remedy
-    assert "usermod --shell /bin/sh ann" in failed.remedy
+    assert "no ForceCommand" in failed.todo
+    assert "usermod --shell /bin/sh ann" in failed.todo
 
 
 @pytest.fixture(scope="module")
@@ -504,7 +505,7 @@ async def test_a_machine_with_an_engine_is_examined(fleet: Fleet) -> None:
     login = Login(parse_target(host.address), host.identity, fleet.known_hosts)
 
     async def bad() -> list[Check]:
-        return [one for one in await examine(login, ENGINE) if not one.is_ok]
+        return [one for one in await examine(login, ENGINE) if one.level != "ok"]
 
     assert await bad() == []
 
@@ -517,6 +518,6 @@ async def test_a_machine_with_an_engine_is_examined(fleet: Fleet) -> None:
     assert await bad() == []
 
     assert closed.found == f"{WORKER} may not connect to {ENGINE}"
-    assert closed.remedy == f"usermod --append --groups docker {WORKER}"
+    assert closed.todo == f"usermod --append --groups docker {WORKER}"
     assert full.name == "disk"
-    assert "docker image prune" in full.remedy
+    assert "docker image prune" in full.todo

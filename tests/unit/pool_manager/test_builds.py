@@ -13,8 +13,6 @@ import pytest
 from pool_manager.builds import SUFFIX, Built, RunningBuild
 from pool_manager.core.state import PoolSpec, State
 from pool_manager.devices import cpu_slots
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.drivers.fake_build import KEY as FAKE_KEY
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
@@ -24,6 +22,8 @@ from registry.exchange import Demand, Load, encode
 from runtime_image.contract.compiled import BuildOrder, ShapeRange
 from runtime_image.contract.model import ModelSpec
 from tests.support.builds import LOCAL_CPU, compiled_of
+from tests.support.fake_driver.build import KEY as FAKE_KEY
+from tests.support.fake_driver.driver import BEHAVES, FakeDriver, Script
 from tests.support.operator import until
 from tests.support.replicas import KEY, ModelFolder, binding, pool_settings
 from tests.unit.pool_manager.test_manager import Records

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pool_manager.driver import Driver
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
+from tests.support.fake_driver.driver import FakeDriver
 
 
 @pytest.mark.parametrize("kind", ["fake", "process"])

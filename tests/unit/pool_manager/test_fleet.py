@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pool_manager.driver import EngineLosses, Exits
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.fleet import Fleet, FleetImages
 from registry.errors import EngineDown, HostDown
 from tests.support.cluster import Node, one_host
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.replicas import ModelFolder, pool_settings
 from tests.support.scenes import a_record
 
@@ -61,7 +61,8 @@ async def test_an_engine_is_silent_if_its_host_cannot_be_reached(tmp_path: Path)
 
 
 async def test_the_ends_of_all_hosts_replicas_are_reported(tmp_path: Path) -> None:
-    """Once each, also if a host is announced again; an engine's loss with the name of its host."""
+    """Once each, also if a host is announced again, or comes back; an engine's loss with the name
+    of its host. One that was replaced reports nothing more."""
     ends: list[tuple[str, str]] = []
     losses: list[tuple[str, str]] = []
     with pool_settings() as settings:
@@ -70,9 +71,13 @@ async def test_the_ends_of_all_hosts_replicas_are_reported(tmp_path: Path) -> No
         fleet.exits.subscribe(lambda id, how: ends.append((id, how)))
         fleet.engine_losses.subscribe(lambda host, reason: losses.append((host, reason)))
         node = Node("node1", settings, ModelFolder(tmp_path))
+        replaced = Node("node1", settings, ModelFolder(tmp_path))
+        fleet.add(replaced)
         for _ in range(2):
             fleet.add(node)
-        for driver in (here, node.replicas):
+        fleet.remove("node1")
+        fleet.add(node)
+        for driver in (here, node.replicas, replaced.replicas):
             driver.exits.notify(ID, "exited")
             driver.engine_losses.notify("away")
 

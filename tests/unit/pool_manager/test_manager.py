@@ -15,7 +15,6 @@ from pool_manager import waiters
 from pool_manager.core.pool import AT_REST
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.manager import Manager
 from pool_manager.ports import ServerContainer
 from pool_manager.replicas.run_folders import new_ids
@@ -27,6 +26,7 @@ from registry.model.devices import DeviceModel, Use
 from registry.model.history import ColdStart, StateInterval
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
+from tests.support.fake_driver.driver import BEHAVES, FakeDriver, Script
 from tests.support.operator import operating
 from tests.support.replicas import KEY, GatewayLink, ModelFolder, binding, pool_settings
 

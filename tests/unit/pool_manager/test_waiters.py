@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from pool_manager import waiters
 from pool_manager.core import events
 from pool_manager.core.commands import EndTrial, EndWarm
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.waiters import RETRY_S, EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.errors import EngineDown, HostDown, ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
+from tests.support.fake_driver.driver import FakeDriver
 
 KEY = "default/a@1"
 ASKED = events.WarmRequested(KEY, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.openness import CLOSED, UNDECIDED, Decision, Openness, newly_exposed
+from registry.openness import CLOSED, Decision, Openness, newly_exposed
 
 OPENED = Decision(Openness.OPEN, ("gpu.example",))
 
@@ -12,8 +12,8 @@ OPENED = Decision(Openness.OPEN, ("gpu.example",))
 @pytest.mark.parametrize(
     ("decision", "exposure", "closes"),
     [
-        (UNDECIDED, (), []),
-        (UNDECIDED, ("gpu.example", "10.0.0.0/8"), ["10.0.0.0/8", "gpu.example"]),
+        (Decision(), (), []),
+        (Decision(), ("gpu.example", "10.0.0.0/8"), ["10.0.0.0/8", "gpu.example"]),
         (OPENED, ("gpu.example",), []),
         (OPENED, (), []),
         (OPENED, ("gpu.example", "127.0.0.1"), ["127.0.0.1"]),

@@ -2,33 +2,23 @@ import { useEffect, useState, type FormEvent } from "react";
 import { functionPath } from "../api/client.ts";
 import { wordsOf } from "../api/problem.ts";
 import { Dialog } from "../design/Dialog.tsx";
+import type { FunctionDetail } from "../api/types.ts";
 import { ago } from "../design/format.ts";
 import { useSite } from "../store/hooks.ts";
 import * as actions from "./actions.ts";
 import { useActions } from "./ActionsHost.tsx";
 
-interface Choice {
-  number: number;
-  traffic: boolean;
-  created_s: number;
-}
-
-interface Shown {
-  revisions?: Choice[];
-  previous?: number | null;
-}
-
 /** Moves the traffic to an earlier revision. `to` is the initial choice. */
 export function RollbackDialog({ name, onClose, to = null }: { name: string; onClose: () => void; to?: number | null }) {
   const { client, store } = useSite();
   const { run } = useActions();
-  const [shown, setShown] = useState<Shown | null>(null);
+  const [shown, setShown] = useState<FunctionDetail | null>(null);
   const [chosen, setChosen] = useState<number | null>(to);
   const [problem, setProblem] = useState("");
 
   useEffect(() => {
     const leaving = new AbortController();
-    client.get<Shown>(functionPath(name), leaving.signal).then(
+    client.get<FunctionDetail>(functionPath(name), leaving.signal).then(
       (found) => {
         setShown(found);
         setChosen((now) => now ?? found.previous ?? null);

@@ -1,6 +1,6 @@
 import { functionPath, type Client } from "../api/client.ts";
 import { Problem } from "../api/problem.ts";
-import type { Operation, Scaling } from "../api/types.ts";
+import type { OperationRow, Parked, Scaling, Slept, Warmed } from "../api/types.ts";
 
 /** Actions on one function. Each throws Problem with the server's answer. */
 
@@ -12,30 +12,19 @@ async function awaited<T>(client: Client, name: string, verb: string): Promise<T
   return (await client.ask<T>(path, { method: "POST", timeout_ms: (WARM_WAIT_S + 10) * 1000 })).data;
 }
 
-interface Warmed {
-  was_warm: boolean;
-  took_ms: number;
-}
-
 /** Warm the function. Resolves when a replica is ready; throws Problem with the reason if none becomes ready. */
 export const warm = (client: Client, name: string): Promise<Warmed> => awaited(client, name, "warm");
 
 /** Wake a parked replica. Resolves as `warm`. */
 export const unpark = (client: Client, name: string): Promise<Warmed> => awaited(client, name, "unpark");
 
-interface Rested {
-  parked: number;
-  took_ms: number;
-  reasons: string[];
-}
-
 /** Have idle replicas sleep. Resolves once they do; `reasons` says why others stay awake. */
-export const park = (client: Client, name: string): Promise<Rested> => awaited(client, name, "park");
+export const park = (client: Client, name: string): Promise<Parked> => awaited(client, name, "park");
 
 /** Ask idle replicas to stop. `stay` counts those that keep running: busy ones, or kept by `min`. */
-export async function sleep(client: Client, name: string): Promise<{ asked: number; stay: number; min: number }> {
+export async function sleep(client: Client, name: string): Promise<Slept> {
   const path = `${functionPath(name)}/sleep`;
-  return (await client.ask<{ asked: number; stay: number; min: number }>(path, { method: "POST" })).data;
+  return (await client.ask<Slept>(path, { method: "POST" })).data;
 }
 
 /** The current scaling settings and their version (ETag). */
@@ -52,9 +41,9 @@ export async function scale(client: Client, name: string, change: Partial<Scalin
 }
 
 /** Start a rollback to revision number `to`, or to the previous one if null. The operation runs on the server. */
-export async function rollback(client: Client, name: string, to: number | null): Promise<Operation> {
+export async function rollback(client: Client, name: string, to: number | null): Promise<OperationRow> {
   const asking = { method: "POST", json: to === null ? {} : { to } };
-  return (await client.ask<Operation>(`${functionPath(name)}/rollback`, asking)).data;
+  return (await client.ask<OperationRow>(`${functionPath(name)}/rollback`, asking)).data;
 }
 
 export async function remove(client: Client, name: string): Promise<void> {

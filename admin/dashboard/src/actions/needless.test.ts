@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
-import type { FunctionLine, Park } from "../api/types.ts";
+import type { FunctionRow, ParkRow } from "../api/types.ts";
 import { needlessOf } from "./needless.ts";
 
-const PARK: Park = { off: "", wake_ms: 2100, parked: [] };
-const ASLEEP: Park = { ...PARK, parked: [{ id: "r1" } as Park["parked"][number]] };
-const of = (state: FunctionLine["state"], park: Park | null = PARK) => needlessOf({ state, park });
+const PARK: ParkRow = { off: "", wake_ms: 2100, parked: [] };
+const ASLEEP: ParkRow = { ...PARK, parked: [{ id: "r1" } as ParkRow["parked"][number]] };
+const of = (state: FunctionRow["state"], park: ParkRow | null = PARK) => needlessOf({ state, park });
 
 test("what a state makes needless", () => {
   expect(of("warm")).toEqual({ warm: "it is warm", unpark: "it is not parked" });

@@ -1,8 +1,8 @@
-import type { FunctionLine } from "../api/types.ts";
+import type { FunctionRow } from "../api/types.ts";
 import type { ActionKind } from "./ActionsHost.tsx";
 
 /** Why actions on a function would change nothing now, or are refused; those without an entry may be tried. */
-export function needlessOf({ state, park }: Pick<FunctionLine, "state" | "park">): Partial<Record<ActionKind, string>> {
+export function needlessOf({ state, park }: Pick<FunctionRow, "state" | "park">): Partial<Record<ActionKind, string>> {
   const isParked = state === "parked" || (park?.parked.length ?? 0) > 0;
   const asleep = state === "cold" ? "it is cold" : "";
   return {

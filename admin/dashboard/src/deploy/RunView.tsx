@@ -1,10 +1,11 @@
 import { useEffect, useRef } from "react";
+import type { OperationResult } from "../api/types.ts";
 import { mebibytes, millis, span } from "../design/format.ts";
 import { functionHash } from "../route/hash.ts";
 import { useSecond } from "../store/clock.ts";
 import { titleOf, type Step } from "./progress.ts";
 import { factsOf, logOf, remedyOf } from "./refusal.ts";
-import type { DeployResult, Run } from "./run.ts";
+import type { Run } from "./run.ts";
 
 const STATES = { running: "running", done: "done", failed: "refused", cancelled: "cancelled", lost: "not known" } as const;
 const LOOKS = { running: "waking", done: "good", failed: "bad", cancelled: "", lost: "waking" } as const;
@@ -119,10 +120,10 @@ function Refusal({ run }: { run: Run }) {
   );
 }
 
-function Result({ name, result }: { name: string; result: DeployResult }) {
+function Result({ name, result }: { name: string; result: OperationResult }) {
   const { profile, server } = result;
   const facts: [string, string][] = [
-    ["revision", result.revision],
+    ["revision", result.revision ?? ""],
     ["calls", result.created ? (result.switch ?? "") : unchanged(result)],
     [server ? "start" : "load", profile ? millis(profile.load_ms) : ""],
     ["memory", profile ? mebibytes(profile.memory_mib) : ""],
@@ -151,6 +152,6 @@ function Result({ name, result }: { name: string; result: DeployResult }) {
   );
 }
 
-function unchanged({ changed = [], revision }: DeployResult): string {
+function unchanged({ changed = [], revision }: OperationResult): string {
   return changed.length ? `the same files as ${revision}; changed: ${changed.join(", ")}` : `the same files and settings as ${revision}: nothing changed`;
 }

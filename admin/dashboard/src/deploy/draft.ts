@@ -1,3 +1,4 @@
+import type { BundleEntry, DeployRequest } from "../api/types.ts";
 import { FieldError, isName, nameFromFile, nameFromImage, NAME_RULE, numberOf, pairsOf, tomlString, wordsOf } from "./text.ts";
 
 export const DEVICES = ["", "cpu", "cuda", "any"] as const;
@@ -49,32 +50,13 @@ export const EMPTY: Draft = {
   breaking: false,
 };
 
-/** A file of a bundle as the server's API lists it. */
-export interface WireFile {
-  path: string;
-  size: number;
-  sha256: string;
-}
-
-/** Body of POST /functions/{name}/revisions. */
-export interface DeployBody {
-  files: readonly WireFile[];
-  /** Text of function.toml; null for a bare model. */
-  manifest: string | null;
-  model: string | null;
-  derived_name: boolean;
-  breaking: boolean;
-  pull?: true;
-  overrides: Record<string, unknown>;
-}
-
 /** A deploy that can start: its files are hashed and uploaded first. */
 export interface Ready {
   name: string;
   /** The image, or the model's file name. */
   what: string;
   files: readonly File[];
-  bodyOf: (files: readonly WireFile[]) => DeployBody;
+  bodyOf: (files: BundleEntry[]) => Partial<DeployRequest>;
 }
 
 export type FieldName = "name" | "files" | "image" | "port" | "args" | "env" | "ready" | "secrets" | "mounts" | "idle_s" | "max" | "concurrency";
@@ -120,7 +102,7 @@ export function readyOf(draft: Draft): { ready: Ready } | { faults: Faults } {
   // Without a source there is no name to be derived, which its own fault says.
   if (!isName(name) && (name || !(faults.files || faults.image))) faults.name = `expected ${NAME_RULE}; got ${JSON.stringify(name)}`;
   if (Object.keys(faults).length) return { faults };
-  const given = Object.fromEntries(Object.entries(overrides).filter(([, value]) => value !== null));
+  const given = Object.fromEntries(Object.entries(overrides).filter(([, value]) => value !== null)) as DeployRequest["overrides"];
   const shared = { derived_name: !draft.isNext, breaking: draft.breaking, overrides: given };
   const image = draft.image.trim();
   const own =

@@ -1,26 +1,11 @@
 import { functionPath, operationPath, type Client } from "../api/client.ts";
 import { Problem, wordsOf } from "../api/problem.ts";
-import type { Operation } from "../api/types.ts";
+import type { BundleEntry, OperationResult, OperationRow } from "../api/types.ts";
 import { bytes } from "../design/format.ts";
-import type { Ready, WireFile } from "./draft.ts";
+import type { Ready } from "./draft.ts";
 import { advanced, ended, moved, type Step } from "./progress.ts";
 import { digestOf } from "./sha256.ts";
 import { uploaded, type Upload } from "./upload.ts";
-
-/** A deploy's `result`, as far as the page shows it. */
-export interface DeployResult {
-  revision: string;
-  created: boolean;
-  changed?: string[];
-  switch?: string;
-  batching?: string;
-  profile?: { load_ms: number; memory_mib: number; note: string } | null;
-  server?: { network: string; wait_s: number; host?: string; found_host?: string; hidden?: string[]; image?: { reference: string; id: string; digest: string } };
-}
-
-interface DeployOperation extends Operation {
-  result?: DeployResult | null;
-}
 
 export interface Run {
   name: string;
@@ -35,7 +20,7 @@ export interface Run {
   /** Id of the server's operation, "" before it is accepted. */
   operation: string;
   problem: Problem | null;
-  result: DeployResult | null;
+  result: OperationResult | null;
 }
 
 const POLL_S = 20;
@@ -85,7 +70,7 @@ export class DeployDesk {
       // Not aborted: an accepted operation must be known, to be cancelled.
       this.set({ isSending: false, steps: moved(this.run?.steps ?? [], "accept", "", null, this.world.now_ms()) });
       const asking = { method: "POST", json: ready.bodyOf(wire) };
-      const { data } = await this.client.ask<DeployOperation>(`${functionPath(ready.name)}/revisions`, asking);
+      const { data } = await this.client.ask<OperationRow>(`${functionPath(ready.name)}/revisions`, asking);
       this.set({ operation: data.id });
       if (this.run?.isCancelling) void this.cancel();
       return this.follow(data);
@@ -97,7 +82,7 @@ export class DeployDesk {
     const signal = this.begin("", "");
     this.set({ operation: id });
     await this.settle(signal, async () => {
-      const { data } = await this.client.ask<DeployOperation>(operationPath(id));
+      const { data } = await this.client.ask<OperationRow>(operationPath(id));
       if (data.kind !== "deploy") throw new Problem(404, "unknown", "Not found", `the operation ${id} is no deploy`);
       this.set({ name: data.name });
       return this.follow(data);
@@ -136,12 +121,12 @@ export class DeployDesk {
     return this.stopping.signal;
   }
 
-  private async settle(signal: AbortSignal, work: () => Promise<DeployOperation>): Promise<void> {
+  private async settle(signal: AbortSignal, work: () => Promise<OperationRow>): Promise<void> {
     let end: Partial<Run>;
     try {
       const operation = await work();
-      const problem = operation.state === "failed" ? documentOf(operation.error ?? {}) : null;
-      end = { state: operation.state, result: operation.result ?? null, problem };
+      const problem = operation.state === "failed" ? documentOf(operation.error) : null;
+      end = { state: operation.state, result: operation.result, problem };
     } catch (error) {
       const problem = problemOf(error);
       const isUnknown = !this.run?.isSending && (this.run?.operation !== "" || hasNoVerdict(problem));
@@ -153,8 +138,8 @@ export class DeployDesk {
   }
 
   /** Upload the files that the server lacks. */
-  private async send(files: readonly File[], signal: AbortSignal): Promise<WireFile[]> {
-    const wire: WireFile[] = [];
+  private async send(files: readonly File[], signal: AbortSignal): Promise<BundleEntry[]> {
+    const wire: BundleEntry[] = [];
     const total = files.reduce((sum, file) => sum + file.size, 0);
     let read = 0;
     for (const file of files) {
@@ -174,7 +159,7 @@ export class DeployDesk {
     return wire;
   }
 
-  private async missing(files: readonly File[], wire: readonly WireFile[], signal: AbortSignal): Promise<[File, string][]> {
+  private async missing(files: readonly File[], wire: readonly BundleEntry[], signal: AbortSignal): Promise<[File, string][]> {
     const missing = new Map<string, File>();
     for (const [at, { sha256, size }] of wire.entries()) {
       const response = await this.client.send(`/admin/v1/blobs/${sha256}?size=${size}`, { method: "HEAD", signal });
@@ -185,14 +170,14 @@ export class DeployDesk {
     return [...missing].map(([sha256, file]) => [file, sha256]);
   }
 
-  private async follow(first: DeployOperation): Promise<DeployOperation> {
+  private async follow(first: OperationRow): Promise<OperationRow> {
     let operation = first;
     const signal = this.stopping.signal;
     for (let away = 0; operation.state === "running"; ) {
       this.set({ steps: advanced(this.run?.steps ?? [], operation.phase, this.world.now_ms()) });
       const query = new URLSearchParams({ wait: String(POLL_S), phase: operation.phase });
       try {
-        operation = (await this.client.ask<DeployOperation>(`${operationPath(operation.id)}?${query}`, { signal, timeout_ms: (POLL_S + 20) * 1000 })).data;
+        operation = (await this.client.ask<OperationRow>(`${operationPath(operation.id)}?${query}`, { signal, timeout_ms: (POLL_S + 20) * 1000 })).data;
         away = 0;
       } catch (error) {
         const isAway = error instanceof Problem && (error.status === 0 || error.status === UNAVAILABLE);

@@ -1,11 +1,11 @@
 import { useState } from "react";
-import type { Operation } from "../api/types.ts";
+import type { OperationRow } from "../api/types.ts";
 import { wordsOf } from "../api/problem.ts";
 import { operationPath } from "../api/client.ts";
 import { useMayDeploy, useSite } from "../store/hooks.ts";
 
 /** Cancels a running operation; nothing for one that has ended. Its end arrives as an event. */
-export function CancelButton({ operation }: { operation: Operation }) {
+export function CancelButton({ operation }: { operation: OperationRow }) {
   const { client } = useSite();
   const { may, why } = useMayDeploy();
   const [isAsked, setAsked] = useState(false);

@@ -1,4 +1,4 @@
-import type { Operation } from "../api/types.ts";
+import type { OperationRow } from "../api/types.ts";
 import { logOf } from "../deploy/refusal.ts";
 import { span } from "../design/format.ts";
 import { useSecond } from "../store/clock.ts";
@@ -8,7 +8,7 @@ import { detailOf, LOOKS, tookOf } from "./operations.ts";
 import "./operations.css";
 
 /** The operation of a function, on its page: what it does or why it failed, and a button that cancels it. */
-export function OperationNote({ operation }: { operation: Operation }) {
+export function OperationNote({ operation }: { operation: OperationRow }) {
   const { store } = useSite();
   useSecond();
   const log = logOf(operation.error);

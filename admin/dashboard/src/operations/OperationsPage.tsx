@@ -1,5 +1,5 @@
 import { useFetched } from "../api/fetched.ts";
-import type { Operation } from "../api/types.ts";
+import type { ItemsOperationRow, OperationRow } from "../api/types.ts";
 import { ago, span } from "../design/format.ts";
 import { functionHash } from "../route/hash.ts";
 import { useSecond } from "../store/clock.ts";
@@ -14,7 +14,7 @@ export function OperationsPage() {
   const connection = useConnection();
   useOperationsVersion();
   // Events carry each change; what a break of the stream has hidden is asked for after it.
-  const fetched = useFetched<{ items: Operation[] }>("/operations", connection.is);
+  const fetched = useFetched<ItemsOperationRow>("/operations", connection.is);
   const items = listed(fetched.data?.items ?? [], store.operations);
   return (
     <div className="page live operations-page">
@@ -32,7 +32,7 @@ export function OperationsPage() {
   );
 }
 
-function OperationLine({ operation }: { operation: Operation }) {
+function OperationLine({ operation }: { operation: OperationRow }) {
   const { store } = useSite();
   useSecond();
   const now_s = store.serverNow_s();

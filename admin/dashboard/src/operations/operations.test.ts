@@ -1,13 +1,16 @@
 import { describe, expect, it } from "vitest";
-import type { Operation } from "../api/types.ts";
+import type { OperationRow } from "../api/types.ts";
 import { detailOf, LISTED_MAX, listed, operationOf, tookOf } from "./operations.ts";
 
-const operation = (more: Partial<Operation>): Operation => ({
+const operation = (more: Partial<OperationRow>): OperationRow => ({
   id: "o1",
   kind: "deploy",
   name: "web",
   state: "running",
   phase: "verify waiting for GET /health: 404 for 35 s",
+  result: {},
+  error: {},
+  namespace: "",
   created_s: 100,
   ended_s: 0,
   ...more,
@@ -34,7 +37,7 @@ describe("operations", () => {
     expect(detailOf(operation({}))).toBe("Try it: waiting for GET /health: 404 for 35 s");
     expect(detailOf(operation({ phase: "switch" }))).toBe("Switch the calls");
     expect(detailOf(operation({ state: "failed", error: { title: "No", detail: "not ready" } }))).toBe("not ready");
-    expect(detailOf(operation({ state: "failed", error: null }))).toBe("no reason given");
+    expect(detailOf(operation({ state: "failed", error: {} }))).toBe("no reason given");
     expect(detailOf(operation({ state: "cancelled" }))).toBe("nothing was changed");
     expect(detailOf(operation({ state: "done", result: { revision: "web@1", switch: "cold" } }))).toBe("web@1: cold");
   });

@@ -1,5 +1,5 @@
 import { memo, useCallback, useMemo, useState } from "react";
-import type { FunctionDetail } from "../api/detail.ts";
+import type { FunctionDetail } from "../api/types.ts";
 import { ADMIN, functionPath } from "../api/client.ts";
 import { problemOf, wordsOf } from "../api/problem.ts";
 import { bytes, clockTime, millis } from "../design/format.ts";

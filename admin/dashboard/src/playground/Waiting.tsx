@@ -1,12 +1,12 @@
 import { useState } from "react";
-import type { FunctionLine } from "../api/types.ts";
+import type { FunctionRow } from "../api/types.ts";
 import { span } from "../design/format.ts";
 import { StateText } from "../design/State.tsx";
 import { Doing } from "../pages/function/Header.tsx";
 import { useSecond } from "../store/clock.ts";
 
 /** State of the function while a call is running. */
-export function Waiting({ line }: { line: FunctionLine | undefined }) {
+export function Waiting({ line }: { line: FunctionRow | undefined }) {
   const [began] = useState(() => performance.now());
   useSecond();
   return (

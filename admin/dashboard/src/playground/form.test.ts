@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { InputRule } from "../api/detail.ts";
+import type { InputRule } from "../api/types.ts";
 import { fileBody, formOf, pretty, textBody, textsOf, type Callable } from "./form.ts";
 
 const X = { name: "x", dtype: "FP32", shape: [-1, 2] };
@@ -16,19 +16,19 @@ test("every tensor has a field with its dtype and shape", () => {
 });
 
 test("a declared picture, sound or file is a field for files", () => {
-  const picture: InputRule = { kind: "image", image: { size: [8, 16], mode: "L", layout: "HW" } };
-  const sound: InputRule = { kind: "audio", audio: { rate_hz: 16000, samples: 16000 } };
+  const picture = { kind: "image", image: { size: [8, 16], mode: "L", layout: "HW" } } as InputRule;
+  const sound = { kind: "audio", audio: { rate_hz: 16000, samples: 16000 } } as InputRule;
   expect(formOf(tensors({ x: picture })).file).toMatchObject({
     accept: "image/*",
     hint: "a picture of any size; it becomes 16 × 8, grey",
   });
   expect(formOf(tensors({ x: sound })).file?.hint).toBe("a sound: WAV, FLAC or Ogg, cut or padded to 1.0 s");
-  expect(formOf(tensors({ x: { kind: "bytes", bytes: { length: 512, pad: 0 } } })).file?.hint).toMatch("512 bytes");
-  expect(formOf(tensors({ x: { kind: "tensor" } })).file).toBeNull();
+  expect(formOf(tensors({ x: { kind: "bytes", bytes: { length: 512, pad: 0 } } as InputRule })).file?.hint).toMatch("512 bytes");
+  expect(formOf(tensors({ x: { kind: "tensor" } as InputRule })).file).toBeNull();
 });
 
 test("a file cannot stand for several inputs", () => {
-  const sound: InputRule = { kind: "audio", audio: { rate_hz: 16000, samples: null } };
+  const sound = { kind: "audio", audio: { rate_hz: 16000, samples: null } } as InputRule;
   expect(formOf(tensors({ x: sound }, [X, { ...X, name: "y" }])).file).toBeNull();
 });
 
@@ -71,11 +71,11 @@ test("a json function takes an object", () => {
 });
 
 test("a file is sent as what it is, if the function takes that", () => {
-  const picture: InputRule = { kind: "image", image: { size: [8, 8], mode: "RGB", layout: "CHW" } };
+  const picture = { kind: "image", image: { size: [8, 8], mode: "RGB", layout: "CHW" } } as InputRule;
   const field = formOf(tensors({ x: picture })).file!;
   expect(fileBody(field, new Blob(["x"], { type: "image/webp" })).type).toBe("image/webp");
   expect(fileBody(field, new Blob(["x"])).type).toBe("image/png");
-  const bytes = formOf(tensors({ x: { kind: "bytes" } })).file!;
+  const bytes = formOf(tensors({ x: { kind: "bytes" } as InputRule })).file!;
   expect(fileBody(bytes, new Blob(["x"], { type: "text/html" })).type).toBe("application/octet-stream");
 });
 

@@ -1,6 +1,6 @@
 /** The form for a signature, and the request body that it produces. */
 
-import type { InputRule, Signature, TensorSpec } from "../api/detail.ts";
+import type { InputRule, Signature, TensorSpec } from "../api/types.ts";
 import { checkRows, checkText, described, type Fault } from "./tensor.ts";
 
 export type FieldKind = "tensor" | "json" | "image" | "audio" | "bytes";

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 
+import type { InputRule } from "../api/types.ts";
 import { bodyOf, inputsOf, textsOfInputs, type InputField, type Schema } from "./schema.ts";
 
 const FILE = { type: "string", contentEncoding: "base64", contentMediaType: "image/*" };
@@ -46,7 +47,7 @@ test("inputs without names have no fields; tensors have those of the signature",
   expect(inputsOf({ ...NONE, schema: { inputs: { type: "object" } } })).toBeNull();
   expect(inputsOf(described({}))).toEqual([]);
   const signature = { kind: "tensors" as const, inputs: [{ name: "x", dtype: "FP32", shape: [-1] }], outputs: [] };
-  expect(inputsOf({ signature, inputs: { x: { kind: "image" } }, schema: null })).toMatchObject([{ name: "x", kind: "file", media: "image/*" }]);
+  expect(inputsOf({ signature, inputs: { x: { kind: "image" } as InputRule }, schema: null })).toMatchObject([{ name: "x", kind: "file", media: "image/*" }]);
   expect(inputsOf({ signature, inputs: {}, schema: null })).toMatchObject([{ kind: "json", hint: "FP32 of shape [-1]" }]);
 });
 

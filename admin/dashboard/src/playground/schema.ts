@@ -1,6 +1,6 @@
 /** The inputs of a Python function as fields, from its JSON Schema, and the body that they make. */
 
-import type { FunctionDetail } from "../api/detail.ts";
+import type { FunctionDetail } from "../api/types.ts";
 import { described, type Fault } from "./tensor.ts";
 
 export type Schema = Record<string, unknown>;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { TensorSpec } from "../api/detail.ts";
+import type { TensorSpec } from "../api/types.ts";
 import { checkRows, checkText, checkValue, described } from "./tensor.ts";
 
 const spec = (dtype: string, ...shape: number[]): TensorSpec => ({ name: "x", dtype, shape });

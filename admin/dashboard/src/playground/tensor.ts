@@ -1,6 +1,6 @@
 /** Validation of JSON text against a tensor's dtype and shape, with the server's error wording. */
 
-import type { TensorSpec } from "../api/detail.ts";
+import type { TensorSpec } from "../api/types.ts";
 
 export interface Fault {
   expected: string;

@@ -1,6 +1,5 @@
 import { useState } from "react";
-import type { ColdStartRow } from "../api/detail.ts";
-import { PHASES, type ColdStart } from "../api/types.ts";
+import { PHASES, type ColdStart, type ColdStartTimes } from "../api/types.ts";
 import { ago, clockTime, millis, plural } from "../design/format.ts";
 import { useSecond } from "../store/clock.ts";
 import { useSite } from "../store/hooks.ts";
@@ -13,7 +12,7 @@ const SHOWN = 12;
 const OTHER = "other";
 
 /** The last cold starts as bars on one scale, and their quantiles. `starts`: newest first. */
-export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; table: ColdStartRow[] }) {
+export function ColdStarts({ starts, table }: { starts: readonly ColdStart[]; table: ColdStartTimes[] }) {
   const [pointed, setPointed] = useState<string | null>(null);
   const shown = starts.slice(0, SHOWN);
   const scale_ms = scaleOf(shown);

@@ -1,9 +1,8 @@
-import type { ColdStartRow } from "../api/detail.ts";
-import { PHASES } from "../api/types.ts";
+import { PHASES, type ColdStartTimes } from "../api/types.ts";
 import { millis } from "../design/format.ts";
 
 /** Medians and 90th percentiles of every phase, per kind of cold start. */
-export function Quantiles({ table }: { table: ColdStartRow[] }) {
+export function Quantiles({ table }: { table: ColdStartTimes[] }) {
   const phases = PHASES.filter((phase) => table.some((row) => row.phases[phase]));
   return (
     <details className="fold">
@@ -44,7 +43,7 @@ export function Quantiles({ table }: { table: ColdStartRow[] }) {
   );
 }
 
-function Pair({ of }: { of: ColdStartRow["total"] | undefined }) {
+function Pair({ of }: { of: ColdStartTimes["total"] | undefined }) {
   return (
     <td className="right">
       {of ? (

@@ -14,7 +14,7 @@ test("phases follow each other in their order", () => {
 
 test("a start on several GPUs says how many", () => {
   const devices = ["GPU-a", "GPU-b"];
-  expect(placeOf({ device_kind: "cuda" })).toBe("cuda");
+  expect(placeOf({ device_kind: "cuda", devices: [], host: "local" })).toBe("cuda");
   expect(placeOf({ device_kind: "cuda", devices: ["GPU-a"], host: "gpu2" })).toBe("cuda of gpu2");
   expect(placeOf({ device_kind: "cuda", devices, host: "local" })).toBe("2 GPUs");
   expect(placeOf({ device_kind: "cuda", devices, host: "gpu2" })).toBe("2 GPUs of gpu2");

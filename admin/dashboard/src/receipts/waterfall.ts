@@ -69,7 +69,7 @@ export const keyOf = (start: Pick<ColdStart, "replica" | "at_s">): string =>
   `${start.replica} ${start.at_s.toFixed(1)}`;
 
 /** Where a replica started: "cuda", "4 GPUs", or "4 GPUs of gpu2" on another host. */
-export function placeOf({ device_kind, devices = [], host }: Pick<ColdStart, "device_kind" | "devices" | "host">): string {
+export function placeOf({ device_kind, devices, host }: Pick<ColdStart, "device_kind" | "devices" | "host">): string {
   const place = devices.length > 1 ? `${devices.length} GPUs` : device_kind;
   return host && host !== LOCAL ? `${place} of ${host}` : place;
 }

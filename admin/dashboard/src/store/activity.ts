@@ -1,15 +1,15 @@
-import type { CallError, ColdStart, Decision, Replica } from "../api/types.ts";
+import type { ErrorEvent, ColdStart, DecisionEvent, ReplicaRow } from "../api/types.ts";
 
 /** A replica that has ended, in its last known state. */
 export interface Departed {
-  readonly replica: Replica;
+  readonly replica: ReplicaRow;
   readonly at_s: number;
 }
 
 /** Events of one function, newest first. */
 export interface Activity {
-  readonly decisions: readonly Decision[];
-  readonly errors: readonly CallError[];
+  readonly decisions: readonly DecisionEvent[];
+  readonly errors: readonly ErrorEvent[];
   readonly coldStarts: readonly ColdStart[];
   readonly departed: readonly Departed[];
 }
@@ -32,7 +32,7 @@ export class Activities {
     return this.byName.get(name) ?? this.left.get(name) ?? QUIET;
   }
 
-  decision(item: Decision): void {
+  decision(item: DecisionEvent): void {
     const { decisions, ...rest } = this.get(item.function);
     this.keep(item.function, { ...rest, decisions: newest(item, decisions) });
   }
@@ -43,7 +43,7 @@ export class Activities {
   }
 
   /** Equal consecutive errors are one line with a count. */
-  error(item: CallError): void {
+  error(item: ErrorEvent): void {
     const { errors, ...rest } = this.get(item.function);
     const [last, ...before] = errors;
     const isSame = last && last.code === item.code && last.detail === item.detail && last.replica === item.replica;
@@ -52,7 +52,7 @@ export class Activities {
   }
 
   /** Keep an ended replica with its last event, which may arrive in the same moment. */
-  departed(replica: Replica, at_s: number): void {
+  departed(replica: ReplicaRow, at_s: number): void {
     const activity = this.get(replica.function);
     const departed = [{ replica, at_s }, ...activity.departed].slice(0, DEPARTED_KEPT);
     this.keep(replica.function, { ...activity, departed });

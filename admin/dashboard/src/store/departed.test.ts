@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 
-import type { FunctionLine, Replica, ServerEvent } from "../api/types.ts";
+import type { FunctionRow, ReplicaRow, ServerEvent } from "../api/types.ts";
 import { DEPARTED_KEPT } from "./activity.ts";
 import { Store } from "./store.ts";
 
-const replica = (id: string, why = ""): Replica => ({ id, why, function: "digits", state: "ready" }) as Replica;
-const put = (...items: Replica[]): ServerEvent => ({ type: "replicas", data: { items } });
-const known = (): ServerEvent => ({ type: "functions", data: { items: [{ name: "digits" } as FunctionLine] } });
-const gone = (...replicas: string[]): ServerEvent => ({ type: "gone", data: { replicas } });
+const replica = (id: string, why = ""): ReplicaRow => ({ id, why, function: "digits", state: "ready" }) as ReplicaRow;
+const put = (...items: ReplicaRow[]): ServerEvent => ({ type: "replicas", data: { items } });
+const known = (): ServerEvent => ({ type: "functions", data: { items: [{ name: "digits" } as FunctionRow] } });
+const gone = (...replicas: string[]): ServerEvent => ({ type: "gone", data: { functions: [], replicas } });
 
 test("a replica that goes leaves its last words, also those that come at the last moment", () => {
   const store = new Store(() => 7_000);

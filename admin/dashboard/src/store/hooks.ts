@@ -1,6 +1,6 @@
 import { createContext, useCallback, useContext, useSyncExternalStore } from "react";
 import type { Client } from "../api/client.ts";
-import type { Beat, Device, FunctionLine, Host, Replica, Session } from "../api/types.ts";
+import type { BeatEvent, DeviceRow, FunctionRow, HostRow, ReplicaRow, Session } from "../api/types.ts";
 import type { DeployDesk } from "../deploy/run.ts";
 import type { Connection } from "../events/reader.ts";
 import type { Activity } from "./activity.ts";
@@ -29,21 +29,21 @@ export function useTopic<T>(name: string, read: (store: Store) => T): T {
   return useSyncExternalStore(subscribe, () => read(store));
 }
 
-export const useFunction = (name: string): FunctionLine | undefined =>
+export const useFunction = (name: string): FunctionRow | undefined =>
   useTopic(topic.fn(name), (store) => store.functions.get(name));
 
-export const useReplica = (id: string): Replica | undefined =>
+export const useReplica = (id: string): ReplicaRow | undefined =>
   useTopic(topic.replica(id), (store) => store.replicas.get(id));
 
-export const useDevice = (id: string): Device | undefined =>
+export const useDevice = (id: string): DeviceRow | undefined =>
   useTopic(topic.device(id), (store) => store.devices.get(id));
 
-export const useHost = (name: string): Host | undefined =>
+export const useHost = (name: string): HostRow | undefined =>
   useTopic(topic.host(name), (store) => store.hosts.get(name));
 
 export const useActivity = (name: string): Activity => useTopic(topic.activity(name), (store) => store.activities.get(name));
 
-export const useBeat = (): Beat | null => useTopic(topic.beat, (store) => store.beat);
+export const useBeat = (): BeatEvent | null => useTopic(topic.beat, (store) => store.beat);
 
 export const useConnection = (): Connection => useTopic(topic.connection, (store) => store.connection);
 

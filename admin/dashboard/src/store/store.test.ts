@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
-import type { Beat, Device, FunctionLine, Host, Replica } from "../api/types.ts";
+import type { BeatEvent, DeviceRow, FunctionRow, HostRow, ReplicaRow } from "../api/types.ts";
 import { KEPT_IN_ALL, KEPT } from "./activity.ts";
 import { SPARK, Store, topic } from "./store.ts";
 
-const LINE: FunctionLine = {
+const LINE = {
   name: "digits", revision: "digits@3", state: "cold", reason: "no calls", ready: 0, wanted: 0, held: 0, in_flight: 0, min: 0, max: 1,
   idle_s: 300, labels: {}, since_s: 0, cold_start_ms: null, ready_in_ms: null, created_s: 0, rate: 0, p50_ms: null, p95_ms: null,
   sleeps_at_s: null, phase: null, devices: [],
-};
-const BEAT: Beat = { at_s: 100, held: 0, in_flight: 0, rate: 0, readyz: { status: "ok", reasons: [] } };
-const SERVER = { version: "0", driver: "fake", started_s: 0, workers: 1 };
+} as unknown as FunctionRow;
+const BEAT: BeatEvent = { at_s: 100, held: 0, in_flight: 0, rate: 0, readyz: { status: "ok", reasons: [] } };
+const SERVER = { version: "0", driver: "process", started_s: 0, workers: 1 };
 
 function setUp() {
   const clock = { now_ms: 100_000 };
@@ -21,8 +21,8 @@ function setUp() {
   return { store, clock, frame, due };
 }
 
-const line = (name: string, more: Partial<FunctionLine> = {}): FunctionLine => ({ ...LINE, name, ...more });
-const functions = (...items: FunctionLine[]) => ({ type: "functions" as const, data: { items } });
+const line = (name: string, more: Partial<FunctionRow> = {}): FunctionRow => ({ ...LINE, name, ...more });
+const functions = (...items: FunctionRow[]) => ({ type: "functions" as const, data: { items } });
 
 test("a row hears of its own changes only, once a frame", () => {
   const { store, frame, due } = setUp();
@@ -53,7 +53,7 @@ test("names change when a function comes or goes, not with its state", () => {
   const before = store.namesVersion;
   store.apply(functions(line("a", { state: "warm" })));
   expect(store.namesVersion).toBe(before);
-  store.apply({ type: "gone", data: { functions: ["a"] } });
+  store.apply({ type: "gone", data: { functions: ["a"], replicas: [] } });
   expect(store.namesVersion).toBe(before + 1);
   expect(store.functions.size).toBe(0);
 });
@@ -61,16 +61,16 @@ test("names change when a function comes or goes, not with its state", () => {
 test("a snapshot takes the place of what was known only once it is whole", () => {
   const { store } = setUp();
   store.apply(functions(line("a", { rate: 1 }), line("b")));
-  store.apply({ type: "replicas", data: { items: [{ id: "r1" } as Replica] } });
-  store.apply({ type: "devices", data: { items: [{ id: "cpu0" } as Device] } });
-  store.apply({ type: "hosts", data: { items: [{ name: "gpu2" } as Host] } });
+  store.apply({ type: "replicas", data: { items: [{ id: "r1" } as ReplicaRow] } });
+  store.apply({ type: "devices", data: { items: [{ id: "cpu0" } as DeviceRow] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2" } as HostRow] } });
   store.apply({ type: "beat", data: BEAT });
   const known = store.functions.get("b");
 
   store.apply({ type: "reset", data: { reason: "", server: SERVER } });
   store.apply(functions(line("b", { held: 5 }), line("c"), line("d")));
-  store.apply({ type: "replicas", data: { items: [{ id: "r2" } as Replica, { id: "r3" } as Replica] } });
-  store.apply({ type: "hosts", data: { items: [{ name: "gpu3" } as Host, { name: "gpu4" } as Host] } });
+  store.apply({ type: "replicas", data: { items: [{ id: "r2" } as ReplicaRow, { id: "r3" } as ReplicaRow] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu3" } as HostRow, { name: "gpu4" } as HostRow] } });
   store.apply({ type: "gone", data: { functions: ["d"], replicas: ["r3"], hosts: ["gpu4"] } });
   store.apply({ type: "beat", data: BEAT });
   expect([...store.functions.keys()]).toEqual(["a", "b"]);
@@ -119,18 +119,18 @@ test("what happened is bounded for each function and in all", () => {
   }
   expect(store.activities.get("a").decisions).toHaveLength(KEPT);
   expect(store.activities.get("a").decisions[0]?.at_s).toBe(3 * KEPT - 1);
-  const error = { function: "a", revision: null, replica: null, code: "x", detail: "y", request_id: null, at_s: 1, count: 1 };
+  const error = { function: "a", revision: "", replica: "", code: "x", detail: "y", request_id: "", at_s: 1, count: 1 };
   store.apply({ type: "error", data: error });
   for (let n = 0; n < KEPT_IN_ALL; n += 1) {
     store.apply({ type: "decision", data: { function: `f${n}`, revision: "", at_s: 0, text: "" } });
   }
   expect(store.activities.get("a")).toMatchObject({ decisions: [], coldStarts: [], errors: [error] });
-  store.apply({ type: "gone", data: { functions: ["a"] } });
+  store.apply({ type: "gone", data: { functions: ["a"], replicas: [] } });
 });
 
 test("errors alike in a row are counted", () => {
   const { store } = setUp();
-  const error = { function: "a", revision: null, replica: null, code: "x", detail: "y", request_id: null, at_s: 1, count: 2 };
+  const error = { function: "a", revision: "", replica: "", code: "x", detail: "y", request_id: "", at_s: 1, count: 2 };
   store.apply({ type: "error", data: error });
   store.apply({ type: "error", data: { ...error, at_s: 2, count: 3 } });
   store.apply({ type: "error", data: { ...error, code: "z" } });
@@ -139,7 +139,7 @@ test("errors alike in a row are counted", () => {
 
 test("operations are bounded, the oldest goes first", () => {
   const { store } = setUp();
-  const running = { name: "a", kind: "deploy", state: "running", phase: "verify", created_s: 1, ended_s: 0 } as const;
+  const running = { name: "a", kind: "deploy", state: "running", phase: "verify", result: {}, error: {}, namespace: "", created_s: 1, ended_s: 0 } as const;
   for (let n = 0; n < 60; n += 1) store.apply({ type: "operation", data: { ...running, id: `${n}` } });
   expect([store.operations.size, store.operations.has("9"), store.operations.has("10")]).toEqual([50, false, true]);
 });
@@ -171,13 +171,13 @@ test("an event of a newer server is no fault", () => {
 test("a host that is removed goes with its devices", () => {
   const { store, frame } = setUp();
   const heard: string[] = [];
-  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "up" } as Host] } });
-  store.apply({ type: "devices", data: { items: [{ id: "gpu2/cpu0", host: "gpu2" } as Device] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "up" } as HostRow] } });
+  store.apply({ type: "devices", data: { items: [{ id: "gpu2/cpu0", host: "gpu2" } as DeviceRow] } });
   for (const name of [topic.hosts, topic.host("gpu2"), topic.devices]) store.topics.subscribe(name, () => heard.push(name));
-  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "unreachable" } as Host] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "unreachable" } as HostRow] } });
   frame();
   expect(heard).toEqual([topic.host("gpu2")]);
-  store.apply({ type: "gone", data: { hosts: ["gpu2"], devices: ["gpu2/cpu0"] } });
+  store.apply({ type: "gone", data: { functions: [], replicas: [], hosts: ["gpu2"], devices: ["gpu2/cpu0"] } });
   frame();
   expect([store.hosts.size, store.devices.size]).toEqual([0, 0]);
   expect(heard.slice(1).sort()).toEqual([topic.devices, topic.host("gpu2"), topic.hosts].sort());

@@ -1,10 +1,10 @@
 import type {
-  Beat,
-  Device,
-  FunctionLine,
-  Host,
-  Operation,
-  Replica,
+  BeatEvent,
+  DeviceRow,
+  FunctionRow,
+  HostRow,
+  OperationRow,
+  ReplicaRow,
   ServerEvent,
   ServerFacts,
 } from "../api/types.ts";
@@ -39,10 +39,10 @@ export const topic = {
 /** A snapshot that is still arriving. */
 interface Coming {
   server: ServerFacts;
-  functions: Map<string, FunctionLine>;
-  replicas: Map<string, Replica>;
-  devices: Map<string, Device>;
-  hosts: Map<string, Host>;
+  functions: Map<string, FunctionRow>;
+  replicas: Map<string, ReplicaRow>;
+  devices: Map<string, DeviceRow>;
+  hosts: Map<string, HostRow>;
 }
 
 /**
@@ -54,15 +54,15 @@ interface Coming {
  * marked as stale: a list that empties and refills loses the reader's place.
  */
 export class Store {
-  readonly functions = new Map<string, FunctionLine>();
-  readonly replicas = new Map<string, Replica>();
-  readonly devices = new Map<string, Device>();
-  readonly hosts = new Map<string, Host>();
+  readonly functions = new Map<string, FunctionRow>();
+  readonly replicas = new Map<string, ReplicaRow>();
+  readonly devices = new Map<string, DeviceRow>();
+  readonly hosts = new Map<string, HostRow>();
   readonly activities = new Activities();
-  readonly operations = new Map<string, Operation>();
+  readonly operations = new Map<string, OperationRow>();
   readonly topics: Topics;
   server: ServerFacts | null = null;
-  beat: Beat | null = null;
+  beat: BeatEvent | null = null;
   connection: Connection = { is: "connecting" };
   /** Whether a complete snapshot has arrived; rows may be missing before. */
   isWhole = false;
@@ -139,8 +139,8 @@ export class Store {
         for (const item of event.data.items) this.putHost(item);
         return;
       case "gone":
-        for (const name of event.data.functions ?? []) this.dropFunction(name);
-        for (const id of event.data.replicas ?? []) this.dropReplica(id);
+        for (const name of event.data.functions) this.dropFunction(name);
+        for (const id of event.data.replicas) this.dropReplica(id);
         for (const id of event.data.devices ?? []) this.dropDevice(id);
         for (const name of event.data.hosts ?? []) this.dropHost(name);
         return;
@@ -190,7 +190,7 @@ export class Store {
     this.topics.touchAll();
   }
 
-  private putFunction(line: FunctionLine): void {
+  private putFunction(line: FunctionRow): void {
     const before = this.functions.get(line.name);
     this.functions.set(line.name, line);
     const key = `${line.state} ${line.phase} ${line.ready_in_ms}`;
@@ -210,7 +210,7 @@ export class Store {
     this.bumpNames();
   }
 
-  private putReplica(replica: Replica): void {
+  private putReplica(replica: ReplicaRow): void {
     this.replicas.set(replica.id, replica);
     this.replicasVersion += 1;
     this.topics.touch(topic.replica(replica.id));
@@ -230,7 +230,7 @@ export class Store {
     this.topics.touch(topic.replicas);
   }
 
-  private putDevice(device: Device): void {
+  private putDevice(device: DeviceRow): void {
     if (!this.devices.has(device.id)) {
       this.devicesVersion += 1;
       this.topics.touch(topic.devices);
@@ -246,7 +246,7 @@ export class Store {
     this.topics.touch(topic.devices);
   }
 
-  private putHost(host: Host): void {
+  private putHost(host: HostRow): void {
     if (!this.hosts.has(host.name)) {
       this.hostsVersion += 1;
       this.topics.touch(topic.hosts);
@@ -262,7 +262,7 @@ export class Store {
     this.topics.touch(topic.hosts);
   }
 
-  private putOperation(operation: Operation): void {
+  private putOperation(operation: OperationRow): void {
     this.operations.delete(operation.id);
     this.operations.set(operation.id, operation);
     const oldest = this.operations.keys().next();
@@ -271,7 +271,7 @@ export class Store {
     this.topics.touch(topic.operations);
   }
 
-  private putBeat(beat: Beat): void {
+  private putBeat(beat: BeatEvent): void {
     this.beat = beat;
     this.beatAt_ms = this.now_ms();
     this.skew_ms = beat.at_s * 1000 - this.beatAt_ms;
@@ -311,8 +311,8 @@ function collect(coming: Coming, event: ServerEvent): boolean {
       for (const host of event.data.items) coming.hosts.set(host.name, host);
       return true;
     case "gone":
-      for (const name of event.data.functions ?? []) coming.functions.delete(name);
-      for (const id of event.data.replicas ?? []) coming.replicas.delete(id);
+      for (const name of event.data.functions) coming.functions.delete(name);
+      for (const id of event.data.replicas) coming.replicas.delete(id);
       for (const id of event.data.devices ?? []) coming.devices.delete(id);
       for (const name of event.data.hosts ?? []) coming.hosts.delete(name);
       return true;

@@ -5,7 +5,7 @@ import { count, millis } from "../design/format.ts";
 import { useMayDeploy, useSite } from "../store/hooks.ts";
 import { compared, type Compared } from "./advice.ts";
 import { ApplyIdle } from "./ApplyIdle.tsx";
-import type { Advice } from "./types.ts";
+import type { Advice } from "../api/types.ts";
 import { brief, exactly, signed, time } from "./words.ts";
 
 /** Timeout of a request in which the server simulates a day, once per idle time. */

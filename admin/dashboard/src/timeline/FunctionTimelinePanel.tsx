@@ -9,7 +9,7 @@ import { barPath, blocks, bucketAt, summed, x, type Scale } from "./lanes.ts";
 import { Lane } from "./Lane.tsx";
 import { SpanChoice, UseLegend, type Hours } from "./Span.tsx";
 import "./timeline.css";
-import type { FunctionTimeline, Use } from "./types.ts";
+import type { FunctionTimeline, BucketUse } from "../api/types.ts";
 import { useWidth } from "./width.ts";
 import { time, timesOf } from "./words.ts";
 
@@ -146,7 +146,7 @@ function Arrivals({ data, scale, cursor_s }: { data: FunctionTimeline; scale: Sc
   );
 }
 
-function wordsAt(data: FunctionTimeline, all: readonly Use[], at_s: number): string {
+function wordsAt(data: FunctionTimeline, all: readonly BucketUse[], at_s: number): string {
   const state = data.states.find(
     (one) => one.from_s <= at_s + data.bucket_s / 2 && at_s + data.bucket_s / 2 < one.to_s,
   );
@@ -160,7 +160,7 @@ function wordsAt(data: FunctionTimeline, all: readonly Use[], at_s: number): str
 
 const ROWS_MAX = 150;
 
-function UseTable({ use, data }: { use: readonly Use[]; data: FunctionTimeline }) {
+function UseTable({ use, data }: { use: readonly BucketUse[]; data: FunctionTimeline }) {
   const rows = use.filter((one) => one.busy_s + one.idle_s + one.waking_s > 0).slice(-ROWS_MAX);
   return (
     <details className="fold">

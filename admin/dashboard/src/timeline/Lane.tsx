@@ -1,6 +1,6 @@
 import { memo, useMemo } from "react";
 import { PARTS, stack, x, type Scale } from "./lanes.ts";
-import type { Use } from "./types.ts";
+import type { BucketUse } from "../api/types.ts";
 
 /** Device-seconds of one device or function over time: three SVG paths for any number of buckets. */
 export const Lane = memo(function Lane({
@@ -10,7 +10,7 @@ export const Lane = memo(function Lane({
   height,
   cursor_s,
 }: {
-  use: readonly Use[];
+  use: readonly BucketUse[];
   bucket_s: number;
   scale: Scale;
   height: number;

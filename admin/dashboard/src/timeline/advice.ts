@@ -1,6 +1,6 @@
 /** Simulated idle times, each compared with the current one. */
 
-import type { AdviceRow } from "./types.ts";
+import type { AdviceRow } from "../api/types.ts";
 
 export interface Compared extends AdviceRow {
   /** Difference from the current idle time; negative is less, 0 for the current row. */

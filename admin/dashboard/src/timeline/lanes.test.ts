@@ -47,7 +47,7 @@ test("arrivals are bars, and few of them are still seen", () => {
 });
 
 test("states that nobody could see are not drawn one by one", () => {
-  const state = (from_s: number, to_s: number, state: string) => ({ from_s, to_s, state, reason: "", revision: 1 });
+  const state = (from_s: number, to_s: number, state: string) => ({ from_s, to_s, state, reason: "", revision: "web@1" });
   const found = blocks(
     [state(0, 100, "cold"), state(100, 100.5, "waking"), state(100.5, 300, "cold"), state(300, 600, "warm")],
     SCALE,

@@ -1,6 +1,6 @@
 /** Geometry of a time axis: positions of buckets, states and ticks. */
 
-import type { StateBlock, Use } from "./types.ts";
+import type { TimelineState, BucketUse } from "../api/types.ts";
 
 export const PARTS = ["busy", "idle", "waking"] as const;
 export type Part = (typeof PARTS)[number];
@@ -22,8 +22,8 @@ export function x(scale: Scale, at_s: number): number {
 }
 
 /** One bucket per time, in order: the sum over all devices. */
-export function summed(use: readonly Use[]): Use[] {
-  const byTime = new Map<number, Use>();
+export function summed(use: readonly BucketUse[]): BucketUse[] {
+  const byTime = new Map<number, BucketUse>();
   for (const one of use) {
     const known = byTime.get(one.at_s) ?? { at_s: one.at_s, waking_s: 0, idle_s: 0, busy_s: 0 };
     byTime.set(one.at_s, {
@@ -40,7 +40,7 @@ export function summed(use: readonly Use[]): Use[] {
  * Three stacked shapes, busy at the bottom. A bucket is full when its seconds equal `bucket_s` times
  * `devices`, or the seconds of the fullest bucket. Two decimals keep the path of a day short.
  */
-export function stack(use: readonly Use[], bucket_s: number, scale: Scale, height: number, devices = 1): Paths {
+export function stack(use: readonly BucketUse[], bucket_s: number, scale: Scale, height: number, devices = 1): Paths {
   const peak = Math.max(bucket_s * devices, ...use.map((one) => one.busy_s + one.idle_s + one.waking_s));
   const paths: Paths = { busy: "", idle: "", waking: "" };
   for (const one of use) {
@@ -86,7 +86,7 @@ export interface Block {
 }
 
 /** States as blocks in order; a block narrower than a third of a pixel joins its neighbour. */
-export function blocks(states: readonly StateBlock[], scale: Scale): Block[] {
+export function blocks(states: readonly TimelineState[], scale: Scale): Block[] {
   const found: Block[] = [];
   for (const one of [...states].sort((a, b) => a.from_s - b.from_s)) {
     const left = x(scale, one.from_s);

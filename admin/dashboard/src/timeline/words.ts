@@ -1,8 +1,8 @@
 import { count, span } from "../design/format.ts";
-import type { Totals, Use } from "./types.ts";
+import type { Totals, BucketUse } from "../api/types.ts";
 
 /** Device time as text: "busy 3 min 05 s, idle 1 h 02 min, waking 4 s". */
-export function timesOf(use: Totals | Use | undefined): string {
+export function timesOf(use: Totals | BucketUse | undefined): string {
   if (!use) return "nothing ran";
   const parts = [
     ["busy", use.busy_s],

@@ -15,10 +15,6 @@ from runtime_image.verification.rows.states import NONE, Dims, Mixed, State, Ten
 ON_ROWS = "indexes the rows' axis by something other than the row's position"
 
 
-def _plain(state: State) -> State:
-    return rows(state.axis, *state.factors) if state.has_axis else state
-
-
 def names_own_row(number: State, data: State) -> bool:
     """Whether a row number refers to a place of its own row on the data's row axis.
 

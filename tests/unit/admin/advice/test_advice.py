@@ -15,7 +15,6 @@ from admin.advice.advice import (
     PLAYED_MIN,
     UNKNOWN_RUN_S,
     Case,
-    Evidence,
     RecordedSpan,
     advise,
     is_blurred,
@@ -23,6 +22,7 @@ from admin.advice.advice import (
     weigh,
 )
 from admin.advice.load_model import ServerShape
+from admin.documents.history import Advice, AdviceBasis
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Limits, Scaling
 from registry.model.history import ColdStart
@@ -47,7 +47,7 @@ def cold_start(total_ms: float, number: int = 1, outcome: str = "ready") -> Cold
     return ColdStart("default", "digits", number, "r1", "cpu", FROM, total_ms, phases, outcome)
 
 
-def weighed(past: RecordedSpan = PAST, **changes: Any) -> Evidence:
+def weighed(past: RecordedSpan = PAST, **changes: Any) -> tuple[Advice, Case | None]:
     return weigh(deployed(**changes), SPAN, past)
 
 
@@ -67,14 +67,14 @@ def test_a_case_has_the_functions_own_times_and_settings() -> None:
         ],
     )
 
-    found = weighed(past, scaling=Scaling(1, 3, 60.0), limits=Limits(wait_s=7.0))
+    found, case = weighed(past, scaling=Scaling(1, 3, 60.0), limits=Limits(wait_s=7.0))
 
-    assert (found.cold_s, found.cold_starts_seen, found.run_s) == (0.3, 3, 0.06)
+    assert found.basis == AdviceBasis(300.0, 60.0, 3)
     assert found.requests == 50
-    assert found.case is not None
-    assert (found.case.from_s, found.case.to_s) == (FROM, FROM + 86_400)
-    assert (found.case.min, found.case.max, found.case.idle_s) == (1, 3, 60.0)
-    assert found.case.wait_s == 7.0
+    assert case is not None
+    assert (case.from_s, case.to_s) == (FROM, FROM + 86_400)
+    assert (case.min, case.max, case.idle_s) == (1, 3, 60.0)
+    assert case.wait_s == 7.0
     assert any("min is 1" in note for note in found.notes)
     assert any("other functions" in note for note in found.notes)
 
@@ -82,19 +82,19 @@ def test_a_case_has_the_functions_own_times_and_settings() -> None:
 def test_without_a_history_of_its_own_the_trial_speaks() -> None:
     """Without cold starts of its own, a case uses the trial's estimate and the profile's single
     run; without a profile, a guess. Each has a note."""
-    found, blind = weighed(), weighed(profile=None)
+    (found, _), (blind, _) = weighed(), weighed(profile=None)
 
-    assert (found.cold_s, found.cold_starts_seen, found.run_s) == (1.5, 0, 0.004)
+    assert found.basis == AdviceBasis(1500.0, 4.0, 0)
     assert any("is an estimate" in note for note in found.notes)
-    assert blind.run_s == UNKNOWN_RUN_S
+    assert blind.basis.run_ms == UNKNOWN_RUN_S * 1e3
     assert any("10 ms" in note for note in blind.notes)
 
 
 def test_too_little_is_no_case() -> None:
     """Fewer than ten requests give no advice, only a note that says so."""
-    found = weighed(replace(PAST, minutes=[(FROM, 9)]))
+    found, case = weighed(replace(PAST, minutes=[(FROM, 9)]))
 
-    assert found.case is None
+    assert case is None
     assert found.notes == [
         "no advice: 9 requests were recorded in 24.0 h, at least 10 are needed; try again later,"
         " or with more hours"
@@ -103,7 +103,7 @@ def test_too_little_is_no_case() -> None:
 
 def test_nothing_is_said_of_the_time_before_it_was_deployed() -> None:
     """The time before the first deploy is not counted: it would look idle."""
-    found = weighed(created_s=FROM + 90.0)
+    found, _ = weighed(created_s=FROM + 90.0)
 
     assert (found.from_s, found.requests) == (FROM + 60, 45)
     assert any("first deployed 24.0 h ago" in note for note in found.notes)
@@ -117,7 +117,7 @@ def test_busy_minutes_have_a_note(idle_s: float, text: str) -> None:
     """A note names each idle time that counts per minute cannot judge."""
     busy = replace(PAST, minutes=[(FROM, 100_000)])
 
-    found = weighed(busy, scaling=Scaling(idle_s=idle_s))
+    found, _ = weighed(busy, scaling=Scaling(idle_s=idle_s))
 
     assert any(text in note for note in found.notes)
 
@@ -125,13 +125,11 @@ def test_busy_minutes_have_a_note(idle_s: float, text: str) -> None:
 @pytest.mark.parametrize("limits", [None, ExchangeLimits(concurrency=4, drain_s=5.0)])
 def test_a_server_function_has_its_own_concurrency(limits: ExchangeLimits | None) -> None:
     """The case of a server function has its exchanges at once, their time to end, and no batch."""
-    found = weigh(server_deployed(exchange=limits, limits=Limits(wait_s=7.0)), SPAN, PAST)
+    _, case = weigh(server_deployed(exchange=limits, limits=Limits(wait_s=7.0)), SPAN, PAST)
 
-    assert found.case is not None
-    assert found.case.server == (
-        ServerShape(4, 5.0, 7.0) if limits else ServerShape(32, 600.0, 7.0)
-    )
-    assert found.case.batch == 1
+    assert case is not None
+    assert case.server == (ServerShape(4, 5.0, 7.0) if limits else ServerShape(32, 600.0, 7.0))
+    assert case.batch == 1
 
 
 HOUR = 3600.0

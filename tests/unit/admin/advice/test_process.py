@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from admin.advice.advice import Case, Row, advise
+from admin.advice.advice import Case, advise
 from admin.advice.process import LOWEST, Advisor
+from admin.documents.history import AdviceRow
 from registry.errors import AdviceUnavailable, ShuttingDown
 from tests.unit.admin.advice.test_advice import CASE
 
@@ -119,7 +120,7 @@ def test_a_case_in_and_its_rows_out() -> None:
     )
 
     assert (done.returncode, done.stderr) == (0, b"")
-    assert msgspec.json.decode(done.stdout, type=list[Row]) == advise(CASE)
+    assert msgspec.json.decode(done.stdout, type=list[AdviceRow]) == advise(CASE)
 
 
 def test_the_process_has_the_lowest_priority() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.operator import MODEL
 from tests.support.server import ServingServer, serving
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
 from registry.names import ALIAS_MAX
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.server import ServingServer, serving
 
 MANIFEST = """

@@ -10,6 +10,7 @@ from aiohttp import ClientError, ClientSession
 
 from admin.api import events, streaming
 from admin.api.events import server_facts
+from admin.documents.events import DecisionEvent
 from admin.settings import Settings
 from tests.support.followed import following
 from tests.support.operator import MODEL
@@ -149,7 +150,7 @@ async def test_a_follower_who_takes_nothing_is_let_go(
             assert response.status == 200
             async with asyncio.timeout(60):
                 while watch.followers:
-                    watch.record("decision", "digits", {"text": "x" * 100_000})
+                    watch.record("decision", "digits", decision("x" * 100_000))
                     await asyncio.sleep(0)
 
 
@@ -163,7 +164,7 @@ async def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
             unread = await session.get(url, headers=headers)
             read = await session.get(url, headers=headers)
             for _ in range(200):
-                watch.record("decision", "digits", {"text": "x" * 100_000})
+                watch.record("decision", "digits", decision("x" * 100_000))
                 await asyncio.sleep(0)
         with pytest.raises(ClientError):
             await read.read()
@@ -174,8 +175,13 @@ def test_a_server_says_what_it_is() -> None:
     """`server_facts` has the facts that do not change while the server runs."""
     facts = server_facts(Settings(workers=3))
 
-    assert (facts["driver"], facts["workers"]) == ("process", 3)
-    assert facts["version"]
+    assert (facts.driver, facts.workers) == ("process", 3)
+    assert facts.version
+
+
+def decision(text: str) -> DecisionEvent:
+    """Return a decision about `digits`."""
+    return DecisionEvent("digits", "digits@1", 0.0, text)
 
 
 async def test_steps_of_operations_are_told(server: ServingServer) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from admin.api.functions import CURSOR_MAX, PAGE_MAX, Page, page_of, whole_number
-from pool_manager.drivers.fake import FakeDriver, Script
-from registry.errors import BadRequest
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.operator import MODEL, until
 from tests.support.server import LARGE, ROOM_MIB, Gate, ServingServer, serving
 
@@ -232,69 +229,3 @@ async def test_functions_are_listed_in_pages(server: ServingServer) -> None:
     assert [item["name"] for item in second["items"]] == ["z"]
     assert second["next"] is None
     assert (await server.admin("GET", "/functions?limit=0")).status == 400
-
-
-NAMES = ["a", "b", "c", "d", "e"]
-
-
-def answered(page: Page) -> Any:
-    """Return the page of NAMES that a query selects."""
-    rows = (name for name in NAMES if name >= page.start)
-    answer = page.answer(rows, str, lambda name: {"name": name})
-    assert isinstance(answer.body, bytes)
-    return json.loads(answer.body)
-
-
-def test_pages_follow_each_other() -> None:
-    """Following `next` yields every item once; the last page has no `next`."""
-    first = answered(page_of({"limit": "2"}))
-    second = answered(page_of({"limit": "2", "next": first["next"]}))
-    third = answered(page_of({"limit": "2", "next": second["next"]}))
-
-    pages = [[item["name"] for item in page["items"]] for page in (first, second, third)]
-    assert pages == [["a", "b"], ["c", "d"], ["e"]]
-    assert third["next"] is None
-
-
-def test_a_page_that_just_fits_is_the_last() -> None:
-    """A page that ends with the last item has no `next`."""
-    assert answered(Page(5, ""))["next"] is None
-
-
-def test_no_more_rows_are_made_than_shown() -> None:
-    """A page reads no row beyond its own and the next one, which shows that there are more."""
-    made = []
-    rows = (made.append(name) or name for name in NAMES)
-
-    Page(2, "").answer(rows, str, lambda name: {"name": name})
-
-    assert made == ["a", "b", "c"]
-
-
-def test_a_page_without_a_limit_has_the_largest_length() -> None:
-    """Without a limit in the query a page has the maximum length."""
-    assert page_of({}) == Page(PAGE_MAX, "")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"limit": "0"},
-        {"limit": str(PAGE_MAX + 1)},
-        {"limit": "-1"},
-        {"limit": "1" * 10},
-        {"limit": "²"},
-        {"limit": "x"},
-        {"next": "x" * (CURSOR_MAX + 1)},
-    ],
-)
-def test_a_bad_page_is_refused(query: dict[str, str]) -> None:
-    """A bad limit or cursor is refused with what was expected."""
-    with pytest.raises(BadRequest, match="expected"):
-        page_of(query)
-
-
-def test_a_number_has_a_default() -> None:
-    """A number that the query leaves out has its default."""
-    assert whole_number({}, "lines", 7, 9) == 7
-    assert whole_number({"lines": "9"}, "lines", 7, 9) == 9

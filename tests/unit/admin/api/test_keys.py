@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from admin.settings import Settings
-from pool_manager.drivers.fake import FakeDriver
 from registry.settings import StoreSettings
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.operator import locked
 from tests.support.server import ServingServer, serving
 

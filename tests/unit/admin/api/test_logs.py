@@ -16,9 +16,9 @@ from aiohttp.test_utils import make_mocked_request
 from admin.api.logs import ErrorRoutes
 from admin.client.sse import Event, Parser
 from gateway.observing.errors import Failure, RecentFailures
-from pool_manager.drivers.fake import FakeDriver, Script
-from pool_manager.reports import Decision
 from registry.catalog import Catalog
+from registry.model.history import Decision
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.nouns import deployed
 from tests.support.operator import MODEL
 from tests.support.server import Gate, ServingServer, serving

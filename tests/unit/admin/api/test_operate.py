@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import StoreUnavailable
 from registry.store.recovery.inspection import inspect_database
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.nouns import SIGNATURE
 from tests.support.operator import MODEL, until
 from tests.support.server import LARGE, ROOM_MIB, Answer, Gate, ServingServer, serving

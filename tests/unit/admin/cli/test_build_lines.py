@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from admin.cli.build_lines import build_cell, build_line, compiled_facts, parity, shapes
+from admin.documents.functions import BuildDetail, BuildRow
+from tests.support.admin_documents import made
 
 WAITING: dict[str, Any] = {"state": "waiting", "reason": "", "attempts": 0, "began_s": None}
 RUNNING = {**WAITING, "state": "building", "attempts": 1, "elapsed_s": 12.0, "began_s": 88.0}
@@ -32,7 +35,6 @@ DONE = {
 @pytest.mark.parametrize(
     ("build", "line"),
     [
-        ({}, ""),
         (WAITING, "waiting: a build begins when a device is free"),
         (
             {**WAITING, "attempts": 2, "reason": "letters waits"},
@@ -60,41 +62,38 @@ DONE = {
 )
 def test_a_line_shows_the_state_and_its_details(build: dict[str, Any], line: str) -> None:
     """Each state says what matters in it: progress, the reason, or the gain."""
-    assert build_line(build) == line
+    assert build_line(made(BuildDetail, build)) == line
 
 
 def test_lists_show_the_progress() -> None:
     """A list has one short cell, with the time that has passed since the beginning."""
     states = ("waiting", "given_up", "failed", "unavailable", "done")
-    cells = [build_cell({**WAITING, "state": state}, 100.0) for state in states]
+    cells = [build_cell(made(BuildRow, {**WAITING, "state": state}), 100.0) for state in states]
 
     assert cells == ["waiting", "given up", "failed", "no", "yes"]
     assert build_cell(None, 100.0) == "-"
-    assert build_cell({**RUNNING, "estimate_s": 40.0}, 100.0) == "building 12 s"
-    assert build_cell(RUNNING, 0.0) == "building"
+    assert build_cell(made(BuildRow, {**RUNNING, "estimate_s": 40.0}), 100.0) == "building 12 s"
+    assert build_cell(made(BuildRow, RUNNING), 0.0) == "building"
 
 
 def test_shapes_and_agreement() -> None:
     """The ranges say what happens outside of them; the worst output stands for all."""
-    assert shapes(DONE) == "x 1x4 to 8x4; others are refused"
-    assert shapes({**DONE, "outside": "ordinary"}) == "x 1x4 to 8x4; others run uncompiled"
-    assert parity(DONE) == (
+    done = made(BuildDetail, DONE)
+    assert shapes(done) == "x 1x4 to 8x4; others are refused"
+    assert shapes(replace(done, outside="ordinary")) == "x 1x4 to 8x4; others run uncompiled"
+    assert parity(done) == (
         "largest relative difference 0.002 (output b), cosine 0.999999, over 12 samples"
     )
-    assert (shapes({}), parity({})) == ("", "")
-    assert parity({**DONE, "state": "failed"}) == ""
+    none = made(BuildDetail, WAITING)
+    assert (shapes(none), parity(none)) == ("", "")
+    assert parity(replace(done, state="failed")) == ""
 
 
 def test_each_type_of_device_has_its_facts() -> None:
     """They are named where there are several, by host and model."""
-    here = {**DONE, "host": "local", "device_model": "NVIDIA H100, sm90"}
-    far = {
-        **WAITING,
-        "state": "given_up",
-        "reason": "b waits",
-        "host": "gpu2",
-        "device_type": "cpu",
-    }
+    here = made(BuildDetail, {**DONE, "host": "local", "device_model": "NVIDIA H100, sm90"})
+    told = {"state": "given_up", "reason": "b waits", "host": "gpu2", "device_type": "cpu"}
+    far = made(BuildDetail, {**WAITING, **told})
 
     alone, both = compiled_facts([here], "a"), compiled_facts([here, far], "a")
 

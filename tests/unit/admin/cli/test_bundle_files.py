@@ -6,10 +6,12 @@ import shlex
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from admin.cli import bundle_files, ignoring
 from admin.cli.bundle_files import collect, open_file
+from admin.documents.requests import DeployRequest
 from registry.errors import BadBundle, BadManifest, BadRequest
 from tests.support import models
 
@@ -46,13 +48,11 @@ def test_a_model_file_goes_alone(tmp_path: Path) -> None:
         sha256(data).hexdigest(),
     )
     assert (collected.name, collected.is_derived, collected.path) == ("add-one", True, model)
-    assert collected.request(trust=False, breaking=False, overrides={"min": 1}) == {
+    request = collected.request(DeployRequest([], overrides={"min": 1}))
+    assert msgspec.to_builtins(request) == {
         "files": [{"path": "add_one.onnx", "size": file.size, "sha256": file.sha256}],
-        "manifest": None,
         "model": "add_one.onnx",
         "derived_name": True,
-        "trust": False,
-        "breaking": False,
         "overrides": {"min": 1},
     }
 
@@ -77,9 +77,9 @@ def test_a_folder_gives_what_its_manifest_names(folder: Path) -> None:
 
     assert [file.path for file in collected.bundle.files] == ["add_one.onnx", "function.toml"]
     assert (collected.name, collected.is_derived, collected.path) == ("adder", False, folder)
-    request = collected.request(trust=True, breaking=True, overrides={})
-    assert (request["manifest"], request["model"]) == (TOML, None)
-    assert (request["trust"], request["breaking"]) == (True, True)
+    request = collected.request(DeployRequest([], trust=True, breaking=True))
+    assert (request.manifest, request.model) == (TOML, None)
+    assert (request.trust, request.breaking) == (True, True)
 
 
 def test_samples_go_along(folder: Path) -> None:

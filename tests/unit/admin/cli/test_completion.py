@@ -43,12 +43,20 @@ def test_the_command_line_names_the_server(api: AdminApi) -> None:
     assert api.requests[0].headers["Authorization"] == "Bearer other"
 
 
-@pytest.mark.parametrize("answer", [Canned(status=403), Canned(is_cut=True), Canned({"items": 1})])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Canned(status=403),
+        Canned(is_cut=True),
+        Canned({"items": 1}),
+        Canned({"items": ["digits", {"other": "digits"}]}),
+    ],
+)
 def test_a_refusal_offers_nothing(api: AdminApi, answer: Canned) -> None:
     """A refusal gives no completions, and no error text as one."""
     api.on("GET", FUNCTIONS, answer)
 
-    assert complete(api.url, "fnctl show d") == []
+    assert complete(api.url, "fnctl show ") == []
 
 
 @pytest.mark.parametrize("words", ["fnctl show d", "fnctl --ssh host show d"])

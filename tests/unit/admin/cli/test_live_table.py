@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from admin.cli.live.events import ServerEvent, StreamItem
 from admin.cli.live.state import LiveState
-from admin.cli.live_table import live_states, table_lines
+from admin.cli.live_table import table_lines
 from admin.cli.top.lines import text
-from admin.cli.verbs.ls import render
-from admin.client.sse import Disconnected
 from tests.support.admin_api import AdminApi, Canned
-from tests.support.event_server import beat, line, snapshot
+from tests.support.event_server import apply, beat, line, snapshot
 
 PATH = "/admin/v1/events"
 STREAM = {"Content-Type": "text/event-stream"}
@@ -30,18 +27,6 @@ def stream(*events: tuple[str, dict[str, Any]]) -> Canned:
 
 CHANGED = ("functions", {"items": [line("a", state="warm", held=2)]})
 GONE = ("gone", {"functions": ["b"], "replicas": []})
-
-
-def test_a_picture_is_told_when_it_is_whole() -> None:
-    """A snapshot is reported when it is whole, and so is a connection loss."""
-    news: list[StreamItem] = [ServerEvent(*each) for each in snapshot([line("a")])]
-
-    found = list(
-        live_states(iter([*news, Disconnected("gone", 1.0), ServerEvent(*beat())]), lambda: 0.0)
-    )
-
-    assert [why for _, why in found] == ["", "gone", ""]
-    assert [*found[0][0].resources.functions] == ["a"]
 
 
 @pytest.mark.slow
@@ -62,28 +47,34 @@ def test_changes_are_lines_of_json(api: AdminApi, fnctl: Callable[..., Result]) 
 def test_changes_are_rows_where_there_is_no_terminal(
     api: AdminApi, fnctl: Callable[..., Result]
 ) -> None:
-    """Without a terminal changes are rows below one head; a connection loss goes to stderr."""
-    api.on("GET", PATH, stream(*snapshot([line("a")]), CHANGED), NO_KEY)
+    """Without a terminal changes are rows below one head; a connection loss, and each kind of
+    events that is ignored, goes to stderr."""
+    odd: tuple[str, dict[str, Any]] = ("weather", {})
+    api.on("GET", PATH, stream(*snapshot([line("a")]), odd, CHANGED, odd), NO_KEY)
 
     result = fnctl("ls", "-w")
 
     rows = [each.split()[:3] for each in result.stdout.splitlines()]
     assert rows == [["NAME", "REVISION", "STATE"], ["a", "a@1", "cold"], ["a", "a@1", "warm"]]
-    assert "reconnecting: the server ended the events" in result.stderr
+    assert result.stderr.splitlines()[:2] == [
+        "ignored: weather: this fnctl does not know such events",
+        "reconnecting: the server ended the events",
+    ]
 
 
 def test_a_table_in_place_says_how_old_it_is() -> None:
     """A table in place shows its age, and how many rows do not fit."""
     state = LiveState()
-    for kind, data in snapshot([line(f"f{number}") for number in range(30)]):
-        state.apply(kind, data, 10.0)
+    apply(state, 10.0, *snapshot([line(f"f{number}") for number in range(30)]))
 
-    live = [text(one) for one in table_lines(state, render, 10.0, (60, 12))]
-    old = [text(one) for one in table_lines(state, render, 20.0, (60, 40))]
+    live = [text(one) for one in table_lines(state, 10.0, (60, 12))]
+    old = [text(one) for one in table_lines(state, 20.0, (60, 40))]
 
     assert len(live) == 10
     assert live[-1] == "… and 22 more: fnctl top scrolls"
     assert old[-1] == "silent: 10 s old"
     assert len(old) == 32
     assert max(map(len, live)) <= 60
-    assert text(table_lines(LiveState(), render, 0.0, (60, 12))[-1]) == "reading …"
+    apply(state, 20.0, ("weather", {}), beat())
+    assert text(table_lines(state, 20.0, (90, 40))[-1]).startswith("ignored events: weather: ")
+    assert text(table_lines(LiveState(), 0.0, (60, 12))[-1]) == "reading …"

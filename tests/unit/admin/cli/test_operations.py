@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -14,11 +15,19 @@ from admin.cli.errors import INTERRUPTED
 from admin.cli.operations import RETRIES_MAX, bar, finish, follow, steps, upload
 from admin.cli.options import Session
 from admin.client.client import ApiError, Client, Progress, Unreachable
+from admin.client.document import Document
+from admin.documents.deploys import OperationRow
 from tests.support import models
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import filled, made
 
 PATH = "/admin/v1/operations/o1"
 START = {"id": "o1", "state": "running", "phase": "upload"}
+
+
+def operation(members: dict[str, Any]) -> Document[OperationRow]:
+    sent = filled(OperationRow, members)
+    return Document(sent, lambda: made(OperationRow, members), "GET", lambda: "")
 
 
 def never(seconds: float) -> None:
@@ -61,14 +70,14 @@ def test_every_phase_is_reported_with_its_time(api: AdminApi) -> None:
 
     ended = follow(
         Client(api.url),
-        START,
+        operation(START),
         lambda phase, ms: passed.append((phase, ms)),
         note=lambda *one: noted.append(one),
         clock=lambda: next(times),
         pause=never,
     )
 
-    assert ended["state"] == "done"
+    assert ended.value.state == "done"
     assert noted == [("verify", False), ("verify", True), ("switch", False)]
     assert [request.query["wait"] for request in api.requests] == ["10", "10", "20", "10"]
     assert passed == [("upload", 1000.0), ("verify", 2000.0), ("switch", 500.0)]
@@ -86,9 +95,9 @@ def test_a_server_that_restarts_is_waited_for(api: AdminApi) -> None:
     api.on("GET", PATH, cut, cut, Canned({**START, "state": "failed"}))
     pauses: list[float] = []
 
-    ended = follow(Client(api.url), START, lambda phase, ms: None, pause=pauses.append)
+    ended = follow(Client(api.url), operation(START), lambda phase, ms: None, pause=pauses.append)
 
-    assert ended["state"] == "failed"
+    assert ended.value.state == "failed"
     assert len(pauses) == 2
 
 
@@ -98,7 +107,7 @@ def test_a_server_that_stays_away_is_given_up(api: AdminApi) -> None:
     pauses: list[float] = []
 
     with pytest.raises(Unreachable):
-        follow(Client(api.url), START, lambda phase, ms: None, pause=pauses.append)
+        follow(Client(api.url), operation(START), lambda phase, ms: None, pause=pauses.append)
 
     assert len(pauses) == RETRIES_MAX
 
@@ -127,7 +136,9 @@ def test_an_operation_that_is_done_is_returned(api: AdminApi) -> None:
     """A completed operation is returned with its result."""
     api.on("GET", PATH, Canned({**START, "state": "done", "result": {"a": 1}}))
 
-    assert finish(Session(Client(api.url), as_json=True), START)["result"] == {"a": 1}
+    ended = finish(Session(Client(api.url), as_json=True), operation(START))
+
+    assert ended.sent["result"] == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +153,7 @@ def test_an_operation_that_failed_is_a_refusal(
     failed = {**START, "kind": "rollback", "state": "failed", "error": error}
 
     with pytest.raises(ApiError, match=text):
-        finish(Session(Client(api.url), as_json=True), failed)
+        finish(Session(Client(api.url), as_json=True), operation(failed))
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
@@ -153,7 +164,7 @@ def test_an_operation_that_another_command_cancels_is_a_refusal(
     api.on("GET", PATH, Canned({**START, "state": "cancelled"}))
 
     with pytest.raises(ApiError, match="another command or a page has cancelled it") as refused:
-        finish(Session(Client(api.url), as_json=False), START, is_watched=is_watched)
+        finish(Session(Client(api.url), as_json=False), operation(START), is_watched=is_watched)
 
     assert refused.value.code == "cancelled"
 
@@ -178,7 +189,7 @@ def test_ctrl_c_cancels_what_the_command_has_started(
     interrupt = Canned(START, before=lambda: os.kill(os.getpid(), signal.SIGINT))
     api.on("GET", PATH, interrupt, Canned(START))
     api.on("DELETE", PATH, Canned({**START, "state": state}))
-    started = {**START, "kind": "deploy"}
+    started = operation({**START, "kind": "deploy"})
 
     end: object = None
     try:
@@ -192,7 +203,7 @@ def test_ctrl_c_cancels_what_the_command_has_started(
         assert isinstance(end, typer.Exit)
         assert end.exit_code == INTERRUPTED
     else:
-        assert isinstance(end, dict if state == "done" else ApiError)
+        assert isinstance(end, Document if state == "done" else ApiError)
 
 
 def test_a_lost_server_is_told_with_the_way_back(
@@ -203,7 +214,7 @@ def test_a_lost_server_is_told_with_the_way_back(
     api.close()
 
     with pytest.raises(Unreachable) as lost:
-        finish(Session(Client(api.url), as_json=False), {**START, "kind": "rollback"})
+        finish(Session(Client(api.url), as_json=False), operation({**START, "kind": "rollback"}))
 
     assert lost.value.__notes__ == [
         "the rollback goes on with the server: fnctl operation watch o1"
@@ -214,7 +225,7 @@ def test_the_first_phase_of_a_watched_operation_has_no_whole_time(
     api: AdminApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It had begun before. What the phase waits for is told at once."""
-    waiting = {**START, "phase": "verify waiting for GET /: 404 for 10 s"}
+    waiting = operation({**START, "phase": "verify waiting for GET /: 404 for 10 s"})
     switch = {**START, "phase": "switch"}
     api.on("GET", PATH, Canned(switch), Canned({**switch, "state": "done"}))
 
@@ -233,7 +244,7 @@ def test_a_phase_that_may_be_long_is_announced(
     drain = Canned({**START, "phase": "drain"})
     api.on("GET", PATH, drain, Canned({**START, "phase": "drain", "state": "done"}))
 
-    finish(Session(Client(api.url), as_json=False), START)
+    finish(Session(Client(api.url), as_json=False), operation(START))
 
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in lines] == ["upload", "open", "drain"]

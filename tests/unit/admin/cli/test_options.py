@@ -20,6 +20,7 @@ from admin.cli.options import (
     ssh_client,
 )
 from admin.client.client import ApiError, Client
+from admin.client.routes import FUNCTIONS
 from hosts.login import Login, parse_target
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.sshd import Sshd, sshd
@@ -172,7 +173,7 @@ def test_the_token_is_read_there(api: AdminApi, tmp_path: Path) -> None:
     with sshd(tmp_path / "ssh") as far:
         for each in (place, replace(place, key="mine")):
             with ssh_client(way(far), each) as client:
-                client.functions()
+                client.items(FUNCTIONS)
 
     sent = [request.headers["Authorization"] for request in api.requests]
     assert sent == ["Bearer t0ken", "Bearer mine"]
@@ -188,7 +189,7 @@ def test_a_missing_token_is_told_where_one_is_needed(api: AdminApi, tmp_path: Pa
         with ssh_client(way(far), ServerAddress(url, None, tmp_path / "none")) as client:
             if url == api.url:
                 assert client.ready() == {"status": "ok"}
-            client.functions()
+            client.items(FUNCTIONS)
         return ""
 
     notes = []

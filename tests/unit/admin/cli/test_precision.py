@@ -8,12 +8,14 @@ import pytest
 
 from admin.cli.precision import compared_rows, render_precision, row_ms, summary
 from admin.text import NONE
+from runtime_image.contract.precision import CandidateReport, PrecisionReport
+from tests.support.admin_documents import made
 from tests.support.nouns import optimised
 
 
-def table(*, original: bool = False, **changes: Any) -> dict[str, Any]:
+def table(*, original: bool = False, **changes: Any) -> PrecisionReport:
     """Return the table as JSON has it."""
-    return {**optimised(original=original).table, **changes}
+    return made(PrecisionReport, {**optimised(original=original).table, **changes})
 
 
 def test_every_candidate_has_a_line() -> None:
@@ -68,8 +70,9 @@ def test_times_are_compared_where_the_trial_did(
 ) -> None:
     """Rows count at the original's useful batch, or alone where they are not joined."""
     latency = {"1": 1.0, "8": 4.0, "32": 15.0}
-    report = {"candidates": [{"name": "original", "latency_ms": latency, **original}]}
-    own = {"latency_ms": {"1": 0.5, "8": 2.4, "32": 3.2}, **candidate}
+    first = {"name": "original", "latency_ms": latency, **original}
+    report = made(PrecisionReport, {"candidates": [first]})
+    own = made(CandidateReport, {"latency_ms": {"1": 0.5, "8": 2.4, "32": 3.2}, **candidate})
 
     assert compared_rows(report) == rows
     assert row_ms(own, rows) == (pytest.approx(expected) if expected else None)
@@ -91,13 +94,14 @@ def test_the_choice_in_a_line() -> None:
     assert summary(table()) == (
         "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, error 1.2% in y column 3"
     )
-    bare = {"chosen": "fp16", "candidates": [{"name": "fp16", "why_not": ""}]}
+    candidates = [{"name": "original"}, {"name": "fp16"}]
+    bare = made(PrecisionReport, {"chosen": "fp16", "candidates": candidates})
     assert summary(bare) == "fp16"
 
 
 def test_without_candidates_there_is_nothing() -> None:
     """A function in its model's own precision has no table."""
-    assert (render_precision(None), summary(None)) == ("", "")
+    assert render_precision(None) == ""
 
 
 def test_the_figures_of_a_column_stand_once() -> None:

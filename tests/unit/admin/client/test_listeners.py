@@ -14,6 +14,7 @@ import pytest
 from admin.cli.options import open_client
 from admin.client.client import Unreachable
 from admin.client.listeners import Address, check_peer, read_sockets
+from admin.client.routes import FUNCTIONS
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout"
 LINE = (
@@ -82,7 +83,7 @@ def test_another_user_gets_no_token(tmp_path: Path) -> None:
         assert listener.stdout is not None
         url = f"http://127.0.0.1:{listener.stdout.readline().strip()}"
         with pytest.raises(Unreachable, match=r"token was not sent to .*: user 65534 listens"):
-            open_client(url, None, tmp_path).functions()
+            open_client(url, None, tmp_path).items(FUNCTIONS)
         assert listener.stdout.readline() == "0\n"
 
 
@@ -92,7 +93,7 @@ def test_a_listener_of_this_user_gets_the_token(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = open_client(f"http://127.0.0.1:{server.getsockname()[1]}", None, tmp_path, 0.1)
         with pytest.raises(Unreachable, match="timed out"):
-            client.functions()
+            client.items(FUNCTIONS)
         peer = server.accept()[0]
         with peer:
             assert b"Bearer t0ken" in peer.recv(1000)

@@ -10,13 +10,12 @@ import pytest
 
 from admin.client.sse import (
     CONTENT_TYPE,
-    PAUSE_S,
     Disconnected,
     Event,
     EventTooLong,
     Parser,
-    Patience,
     Position,
+    Retry,
     open_stream,
     resumed,
 )
@@ -211,27 +210,35 @@ class Server:
         def back() -> None:
             self.told.append("back")
 
-        retry = Patience(self.told.append, back, patience_s, lambda: self.now_s)
+        retry = Retry(
+            (PAUSE_S,),
+            patience_s,
+            on_lost=self.told.append,
+            on_back=back,
+            clock=lambda: self.now_s,
+        )
         for item in resumed(self.connect, retry, Position(), self.pause):
             if not isinstance(item, Disconnected):
                 yield item
 
 
+PAUSE_S = 0.5
 ONE, TWO = Event("1", "lines", "a"), Event("2", "lines", "b")
 GONE = ApiError(404, {"title": "There is no such function"})
+FULL = ApiError(429, {"title": "Too many streams"})
 BUSY = ApiError(503, {"title": "The server is shutting down"})
 
 
 def test_a_stream_goes_on_after_its_last_event() -> None:
     """A stream resumes after its last event; the interruption and the return are reported once
     each."""
-    server = Server([ONE], Unreachable("refused"), BUSY, [TWO], GONE)
+    server = Server([ONE], Unreachable("refused"), BUSY, FULL, [TWO], GONE)
 
     with pytest.raises(ApiError, match="no such function"):
         for _ in server.read():
             pass
 
-    assert server.asked == ["", "1", "1", "1", "2"]
+    assert server.asked == ["", "1", "1", "1", "1", "2"]
     assert server.told == ["refused", "back"]
 
 

@@ -176,7 +176,7 @@ def test_a_refusal_carries_its_problem(api: AdminApi) -> None:
     with pytest.raises(ApiError) as caught:
         check(Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S))
 
-    assert caught.value.problem == problem
+    assert caught.value.sent == problem
     assert (caught.value.status, caught.value.code) == (400, "bad_input")
     assert str(caught.value) == "Bad: wrong\n  expected: 1\n  got: 2"
 
@@ -195,7 +195,7 @@ def test_a_refusal_without_a_problem_is_told_by_its_status(api: AdminApi) -> Non
     with pytest.raises(ApiError, match="HTTP 502 Bad Gateway: <h1>no</h1>") as caught:
         check(Transport(api.url, None).exchange("GET", "/x", None, {}, TIMEOUT_S))
 
-    assert caught.value.problem["retry_after_s"] == 7
+    assert caught.value.problem.retry_after_s == 7
     assert caught.value.code == ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver, Script
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.operator import Operator, operating
 from tests.support.server import Gate
 

@@ -13,9 +13,8 @@ import pytest
 
 from admin.deploy import due_builds
 from admin.deploy.builds import STORE_S, Builds
-from admin.views import build_json
+from admin.views import build_detail
 from pool_manager.core.state import Device
-from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
 from registry.builds import Build, DeviceType, Target
 from registry.compilation import Compiled, TargetState
@@ -26,6 +25,7 @@ from runtime_image.contract.compiled import OTHER_KEY, TIMING_CACHE, CompiledFil
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
 from tests.support.builds import ScriptedBuilds, built
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.nouns import SIGNATURE, sha256
 from tests.support.operator import MODEL, Operator, operating, until
 
@@ -243,9 +243,7 @@ async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
         build = side.state()[1]
         assert build.reason == "output y differs by 0.5, more than 0.01"
         assert [(one["output"], one["relative_difference"]) for one in build.parity] == [("y", 0.5)]
-        shown = build_json(side.states()[0], None, 0.0)
-        assert shown is not None
-        assert shown["parity"] == list(build.parity)
+        assert build_detail(side.states()[0], None, 0.0).parity == list(build.parity)
 
         await side.builds.prepare("digits", now=False)
         await side.begun(3)

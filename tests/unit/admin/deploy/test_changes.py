@@ -17,8 +17,9 @@ from admin.deploy.changes import (
     check_match,
     etag,
 )
-from admin.deploy.plan import Plan, WireRollback
+from admin.deploy.plan import Plan
 from admin.deploy.verify import Verified
+from admin.documents.requests import RollbackRequest
 from gateway.admission.callers import NOBODY
 from registry.errors import (
     BadRequest,
@@ -239,7 +240,7 @@ async def test_the_target_of_a_rollback_is_kept(tmp_path: Path) -> None:
     is removed with its pool."""
     async with operating(tmp_path, revisions_keep=2) as operator:
         await deploy_many(operator, 2)
-        moved = await operator.deploys.roll_back("digits", WireRollback(1), NOBODY)
+        moved = await operator.deploys.roll_back("digits", RollbackRequest(1), NOBODY)
         assert (await operator.ended(moved.id)).state == "done"
 
         await operator.deploy("digits", files={"m9.onnx": MODEL * 9})

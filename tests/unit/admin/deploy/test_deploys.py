@@ -10,7 +10,6 @@ import pytest
 
 from admin.deploy.deploys import CHECKED_MAX
 from gateway.admission.access import Caller
-from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import (
     BadBundle,
     Conflict,
@@ -22,6 +21,7 @@ from registry.errors import (
     UnknownFunction,
 )
 from registry.model.operations import Operation
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.operator import UNTIL_S, Operator, locked, operating, until
 from tests.support.server import Gate
 

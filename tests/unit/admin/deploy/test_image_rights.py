@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from admin.built_images import FILE, read_built, record_built
 from admin.deploy.image_rules import UNKNOWN_USER, ImageRules, ReservedIds
-from admin.settings import Settings
-from pool_manager.drivers.fake import FakeDriver
 from registry.errors import WrongScope
 from registry.model.servers import ServerImage
 from tests.support.caller import Answer
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.images import FakeImages, image
 from tests.support.operator import Operator, operating
 from tests.support.server import ServingServer, serving
@@ -27,12 +26,6 @@ from tests.support.server import ServingServer, serving
 APP = "registry.example/team/app:1"
 LISTED = "registry.example/team/*"
 OWN = f'user = "{os.getuid()}"\n'
-
-
-class Fakes(Settings):
-    """Settings of a server that runs commands and images alike."""
-
-    driver: Literal["process", "docker", "fake"] = "fake"
 
 
 class Rig:
@@ -72,8 +65,8 @@ class Rig:
 async def rigged(folder: Path, **settings: Any) -> AsyncIterator[Rig]:
     """Run a server with the images of an engine in memory."""
     driver, images = FakeDriver(), FakeImages()
-    driver.images = images
-    async with serving(folder, driver, kind=Fakes, standbys=0, **settings) as server:
+    driver.images, driver.is_contained = images, True
+    async with serving(folder, driver, standbys=0, **settings) as server:
         made = await server.admin("POST", "/keys", {"scopes": ["deploy"]})
         yield Rig(server, images, made.json()["secret"])
 
@@ -223,7 +216,7 @@ async def interrupted(folder: Path, images: FakeImages, scopes: tuple[str, ...])
 @asynccontextmanager
 async def opened(folder: Path, images: FakeImages, *patterns: str) -> AsyncIterator[Operator]:
     driver = FakeDriver()
-    driver.images = images
+    driver.images, driver.is_contained = images, True
     async with operating(folder, driver, rules=rules(*(patterns or (LISTED,)))) as operator:
         yield operator
 

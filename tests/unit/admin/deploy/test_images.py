@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from admin.deploy.images import _Shown
 from admin.deploy.operations import AT_ONCE
-from admin.settings import Settings
-from admin.views import operation_json
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.images import PullProgress
 from tests.support.caller import Answer
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.images import FakeImages, image
 from tests.support.server import ServingServer, serving
 
 APP = "registry.example/app:1"
 MIB = 2**20
-
-
-class Fakes(Settings):
-    """Settings of a server that runs commands and images alike."""
-
-    driver: Literal["process", "docker", "fake"] = "fake"
 
 
 class Rig:
@@ -57,7 +49,7 @@ class Rig:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     driver, images = FakeDriver(), FakeImages()
     driver.images = images
-    async with serving(tmp_path, driver, kind=Fakes, standbys=0) as server:
+    async with serving(tmp_path, driver, standbys=0) as server:
         yield Rig(server, images)
 
 
@@ -73,6 +65,18 @@ async def test_an_image_that_is_there_is_pinned_without_a_pull(rig: Rig) -> None
     assert (found.image.digest, found.port) == (image(1).digest, 8080)
     assert (rig.images.pulls, rig.images.pins) == ([], {image(1).id})
     assert done["result"]["server"]["image"]["digest"] == image(1).digest
+
+
+async def test_the_same_image_aside_is_told_as_itself(rig: Rig) -> None:
+    """A deploy without traffic that equals a revision is done, and says what its server is."""
+    rig.images.there[APP] = image(1)
+    await rig.deploy()
+
+    again = await rig.deploy(traffic=False)
+
+    assert again["state"] == "done", again["error"]
+    assert (again["result"]["created"], again["result"]["revision"]) == (False, "web@1")
+    assert again["result"]["server"]["image"]["id"] == image(1).id
 
 
 async def test_a_missing_image_is_pulled_with_progress(rig: Rig) -> None:
@@ -249,7 +253,7 @@ async def test_pulls_hold_up_no_other_operation(rig: Rig) -> None:
     assert ended["result"]["revision"] == "web@1"
     rig.images.gate.set()
     for one in rig.server.server.deploys.runner.running():
-        await rig.server.ended(operation_json(one))
+        await rig.server.ended({"id": one.id})
     states = [one.state for one in await rig.server.server.deploys.runner.newest()]
     assert states == ["done"] * (AT_ONCE + 4)
 
@@ -394,8 +398,8 @@ def test_phases_of_a_pull_never_go_back() -> None:
 
 async def test_drivers_without_images_refuse_them(tmp_path: Path) -> None:
     """The refusal names the driver that runs images; there is nothing to prune."""
-    async with serving(tmp_path, FakeDriver(), kind=Fakes, standbys=0) as server:
-        failed = await Rig(server, FakeImages()).deploy()
-        assert failed["error"]["detail"].startswith("server.image: expected the driver docker")
+    async with serving(tmp_path, FakeDriver(), standbys=0) as server:
+        refused = await Rig(server, FakeImages()).start()
+        assert refused.problem["detail"].startswith("server.image: expected the driver docker")
         pruned = await server.admin("POST", "/images/prune")
         assert pruned.problem["code"] == "refused"

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from admin.settings import Settings
-from pool_manager.drivers.fake import FakeDriver
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.images import FakeImages, image
 from tests.support.server import ServingServer, serving
 
 APP = "registry.example/app:1"
-
-
-class Fakes(Settings):
-    """Settings of a server that runs commands and images alike."""
-
-    driver: Literal["process", "docker", "fake"] = "fake"
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ async def server(tmp_path: Path, root: Path) -> AsyncIterator[ServingServer]:
     driver.images = images
     images.there[APP] = image(1)
     roots = (str(root),)
-    async with serving(tmp_path, driver, kind=Fakes, standbys=0, mount_roots=roots) as server:
+    async with serving(tmp_path, driver, standbys=0, mount_roots=roots) as server:
         yield server
 
 

@@ -222,3 +222,20 @@ async def test_an_operation_aside_leaves_its_turn_to_others(tmp_path: Path, end:
     assert (len(runner._turns), runner._aside) == (0, set())
     await runner.close()
     await database.close()
+
+
+async def test_waits_end_at_a_stop_and_may_begin_again(bench: Bench) -> None:
+    """At a stop every wait is answered with what is; a gateway that replaces one lets them wait
+    again."""
+    operation = await bench.runner.accept("deploy", "f", {})
+    await until(lambda: bench.begun == [operation.id])
+    await bench.runner.stop_waiting()
+    assert (await bench.runner.wait(operation.id, "work", 60.0)).state == "running"
+    bench.runner.begin_waiting()
+    waiting = asyncio.create_task(bench.runner.wait(operation.id, "work", 60.0))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    bench.go.set()
+
+    assert (await waiting).state == "done"

@@ -10,8 +10,6 @@ import pytest
 from admin.deploy.plan import (
     FILES_MAX,
     Plan,
-    WireDeploy,
-    WireFile,
     check_code,
     check_device,
     check_host,
@@ -23,6 +21,8 @@ from admin.deploy.plan import (
     signature_from_report,
     verified_before,
 )
+from admin.documents.requests import BundleEntry, DeployRequest
+from pool_manager.core.hosts import HostState
 from pool_manager.core.state import Device
 from pool_manager.host import HostView
 from registry.catalog import Catalog, Deployed
@@ -43,6 +43,7 @@ from registry.spec import golden_plan
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.samples import golden_to_json
+from tests.support.fake_driver.opening import facts_of
 from tests.support.golden import golden
 from tests.support.nouns import (
     EMPTY,
@@ -72,18 +73,18 @@ REPORT: dict[str, Any] = {
 }
 
 
-def files(*paths: str) -> list[WireFile]:
+def files(*paths: str) -> list[BundleEntry]:
     """Return files of one byte each."""
-    return [WireFile(path, 1, "0" * 64) for path in paths]
+    return [BundleEntry(path, 1, "0" * 64) for path in paths]
 
 
-def request(*paths: str, **fields: Any) -> WireDeploy:
+def request(*paths: str, **fields: Any) -> DeployRequest:
     """Return a deploy request for these files, by default one model."""
     named = paths or ("model.onnx",)
-    return WireDeploy(files=files(*named), **{"model": named[0], **fields})
+    return DeployRequest(files=files(*named), **{"model": named[0], **fields})
 
 
-def planned(wanted: WireDeploy, name: str = "digits", catalog: Catalog | None = None) -> Plan:
+def planned(wanted: DeployRequest, name: str = "digits", catalog: Catalog | None = None) -> Plan:
     """Return the plan for a request."""
     return plan(name, wanted, read_request(name, wanted), catalog or Catalog(), NOW_S, IDLE_S)
 
@@ -145,9 +146,9 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "message"),
     [
-        (WireDeploy(files=[]), BadBundle, f"expected 1 to {FILES_MAX} files, got 0"),
+        (DeployRequest(files=[]), BadBundle, f"expected 1 to {FILES_MAX} files, got 0"),
         (
-            WireDeploy(files=files("a") * (FILES_MAX + 1)),
+            DeployRequest(files=files("a") * (FILES_MAX + 1)),
             BadBundle,
             f"expected 1 to {FILES_MAX} files, got {FILES_MAX + 1}",
         ),
@@ -170,7 +171,7 @@ def test_a_function_keeps_the_time_it_was_made() -> None:
     ],
 )
 def test_a_refusal_names_what_is_wrong(
-    wanted: WireDeploy, error: type[FnError], message: str
+    wanted: DeployRequest, error: type[FnError], message: str
 ) -> None:
     """Each refusal says what was expected, what was received, or what to do."""
     with pytest.raises(error) as refused:
@@ -199,7 +200,6 @@ def test_a_handler_is_deployed_with_trust() -> None:
         ("process", ("read", "deploy"), False),
         ("process", ("admin",), True),
         ("docker", ("deploy",), True),
-        ("fake", ("deploy",), True),
         ("another", ("deploy",), False),
     ],
 )
@@ -209,13 +209,13 @@ def test_a_handler_beside_the_server_needs_admin(
     """A handler in a process beside the server needs the scope admin, since it could read the admin
     token. One in a container, and a plain model, do not."""
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
-    check_code(planned(request()), driver, scopes)
+    check_code(planned(request()), facts_of(driver), scopes)
 
     if is_allowed:
-        check_code(planned(wanted), driver, scopes)
+        check_code(planned(wanted), facts_of(driver), scopes)
         return
     with pytest.raises(WrongScope) as refused:
-        check_code(planned(wanted), driver, scopes)
+        check_code(planned(wanted), facts_of(driver), scopes)
     assert refused.value.message == (
         f"handler.py would run as the server's own user under the driver {driver}: this needs the"
         f" scope admin, the key has {', '.join(scopes)}; under the driver docker the scope deploy"
@@ -229,14 +229,14 @@ def test_a_python_function_needs_trust_admin_and_processes() -> None:
     draft = planned(wanted)
     assert draft.revision.server is not None
     assert not draft.names_concurrency
-    check_code(draft, "process", ("admin",))
+    check_code(draft, facts_of("process"), ("admin",))
 
     with pytest.raises(Refused, match=r"handler\.py and its packages would run .* pass --trust"):
         planned(request("handler.py", manifest="schema = 1\n[python]\n"))
     with pytest.raises(WrongScope, match=r"handler\.py would run as the server's own user"):
-        check_code(draft, "process", ("deploy",))
+        check_code(draft, facts_of("process"), ("deploy",))
     with pytest.raises(Refused, match=r"python: expected the driver process, got docker"):
-        check_code(draft, "docker", ("admin",))
+        check_code(draft, facts_of("docker"), ("admin",))
 
 
 IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
@@ -256,10 +256,10 @@ IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
 def test_what_reaches_beyond_a_container_needs_the_scope_admin(line: str, key: str) -> None:
     """The scope deploy may use images without any of these; the refusal names key and scope."""
     draft = planned(request(manifest=IMAGE + line + "\n"))
-    check_code(draft, "docker", ("read", "admin"))
+    check_code(draft, facts_of("docker"), ("read", "admin"))
 
     with pytest.raises(WrongScope) as refused:
-        check_code(draft, "docker", ("read", "deploy"))
+        check_code(draft, facts_of("docker"), ("read", "deploy"))
     assert refused.value.message == (
         f"{key} gives the server more than its container has: this needs the scope admin, the key"
         " has read, deploy"
@@ -272,13 +272,13 @@ def test_a_driver_runs_images_or_commands() -> None:
     command = planned(
         request(manifest='schema = 1\n[server]\ncommand = "serve ${PORT}"\n', trust=True)
     )
-    check_code(image, "docker", ("deploy",))
-    check_code(command, "process", ("admin",))
+    check_code(image, facts_of("docker"), ("deploy",))
+    check_code(command, facts_of("process"), ("admin",))
 
     with pytest.raises(Refused, match=r"server\.image: expected the driver docker, got process"):
-        check_code(image, "process", ("admin",))
+        check_code(image, facts_of("process"), ("admin",))
     with pytest.raises(Refused, match=r"server\.command: expected the driver process, got docker"):
-        check_code(command, "docker", ("admin",))
+        check_code(command, facts_of("docker"), ("admin",))
 
 
 def test_the_dashboards_body_is_a_plan() -> None:
@@ -345,7 +345,7 @@ def test_a_host_must_have_the_labels() -> None:
     """Labels that no host has are refused; one that is away may come back. The name is a label."""
     hosts = [
         HostView("local", labels={"zone": "a"}),
-        HostView("gpu2", state="unreachable", labels={"zone": "b", "disk": "nvme"}),
+        HostView("gpu2", state=HostState.UNREACHABLE, labels={"zone": "b", "disk": "nvme"}),
     ]
     for labels in ({}, {"zone": "a"}, {"host": "gpu2"}, {"zone": "b", "host": "gpu2"}):
         check_host(planned(request(overrides={"host_labels": labels})), hosts)

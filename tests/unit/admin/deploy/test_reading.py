@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from admin.deploy.plan import WireDeploy
 from admin.deploy.reading import SMALL_TEXT, RequestReader
+from admin.documents.requests import DeployRequest
 from registry.errors import BadManifest
 
 MANIFEST = 'schema = 1\nserver.command = ["serve", "${PORT}"]'
-REQUEST = WireDeploy(files=[], manifest=f"{MANIFEST} #{'x' * SMALL_TEXT}")
+REQUEST = DeployRequest(files=[], manifest=f"{MANIFEST} #{'x' * SMALL_TEXT}")
 
 
 async def test_requests_are_read_parties_in_turn() -> None:
@@ -31,7 +31,7 @@ async def test_requests_are_read_parties_in_turn() -> None:
 
 async def test_a_small_request_is_read_at_once() -> None:
     """It waits for no thread, and for no other request."""
-    reading = RequestReader().read("", "web", WireDeploy(files=[], manifest=MANIFEST))
+    reading = RequestReader().read("", "web", DeployRequest(files=[], manifest=MANIFEST))
     with pytest.raises(StopIteration) as caught:
         reading.send(None)
 
@@ -43,4 +43,4 @@ async def test_a_refusal_frees_the_turn() -> None:
     reader = RequestReader()
     for _ in range(3):
         with pytest.raises(BadManifest, match="line 1: expected at most"):
-            await reader.read("", "web", WireDeploy(files=[], manifest="a." * 12_000 + "a = 1"))
+            await reader.read("", "web", DeployRequest(files=[], manifest="a." * 12_000 + "a = 1"))

@@ -13,7 +13,6 @@ import pytest
 
 from admin.deploy import revalidation
 from pool_manager.core import events
-from pool_manager.drivers.fake import FakeDriver, Script
 from registry.model.profiles import Profile
 from registry.spec import candidate_of, profile_engine
 from registry.store.functions import Functions
@@ -21,6 +20,7 @@ from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.rows import PROOF
 from runtime_image.verification import contention
 from runtime_image.verification.contention import CpuReading
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.nouns import optimised
 from tests.support.operator import Operator, locked, operating, until
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from admin.deploy.rollout import check_compatible, last_lines, log_tail, wait_until
-from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import Incompatible
 from registry.model.operations import Operation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.operator import MODEL, UNTIL_S, Operator, operating, until
 from tests.support.server import LARGE, ROOM_MIB, Gate
 

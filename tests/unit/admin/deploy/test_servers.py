@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from admin.deploy.changes import Changes, changed_settings
 from admin.deploy.plan import (
     Plan,
-    WireDeploy,
-    WireFile,
     check_code,
     interface_from_report,
     plan,
@@ -24,8 +23,10 @@ from admin.deploy.plan import (
     verified_before,
 )
 from admin.deploy.rollout import QUIET_S, Rollout
-from admin.deploy.servers import server_result, with_wait
+from admin.deploy.servers import deployed_interface, deployed_server, with_wait
 from admin.deploy.verify import Samples, Verification
+from admin.documents.deploys import DeployedServer
+from admin.documents.requests import BundleEntry, DeployRequest
 from admin.pool_sync import binding, pool_spec
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
@@ -38,6 +39,8 @@ from registry.model.functions import ExchangeLimits, Function, Limits
 from registry.spec import settings_equal
 from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.server import DESCRIPTION, ServerSpec
+from tests.support.fake_driver.driver import FakeDriver
+from tests.support.fake_driver.opening import facts_of
 from tests.support.interfaces import description, named
 from tests.support.nouns import (
     EMPTY,
@@ -67,11 +70,11 @@ REPORT: dict[str, Any] = {
 }
 
 
-def request(manifest: str = MANIFEST, **fields: Any) -> WireDeploy:
-    return WireDeploy(**{"files": [], "manifest": manifest, "trust": True, **fields})
+def request(manifest: str = MANIFEST, **fields: Any) -> DeployRequest:
+    return DeployRequest(**{"files": [], "manifest": manifest, "trust": True, **fields})
 
 
-def planned(wanted: WireDeploy, catalog: Catalog | None = None) -> Plan:
+def planned(wanted: DeployRequest, catalog: Catalog | None = None) -> Plan:
     return plan("web", wanted, read_request("web", wanted), catalog or Catalog(), 0.0, 77.0)
 
 
@@ -88,7 +91,7 @@ def test_a_command_needs_no_file() -> None:
 def test_only_a_server_needs_no_file(manifest: str | None) -> None:
     """Without a manifest there is no command, and then no function without files."""
     with pytest.raises(BadBundle, match="expected 1 to 5000 files, got 0"):
-        planned(WireDeploy(files=[], manifest=manifest))
+        planned(DeployRequest(files=[], manifest=manifest))
 
 
 def test_a_command_must_be_trusted() -> None:
@@ -101,7 +104,6 @@ def test_a_command_must_be_trusted() -> None:
     ("driver", "scopes", "said"),
     [
         ("process", ("admin",), ""),
-        ("fake", ("deploy",), ""),
         ("process", ("deploy",), "the command would run as the server's own user under the driver"),
         ("docker", ("admin",), "expected the driver process, got docker"),
     ],
@@ -109,25 +111,25 @@ def test_a_command_must_be_trusted() -> None:
 def test_who_may_deploy_a_command(driver: str, scopes: tuple[str, ...], said: str) -> None:
     """Beside the server it needs the scope admin; in containers it cannot run at all."""
     if not said:
-        check_code(planned(request()), driver, scopes)
+        check_code(planned(request()), facts_of(driver), scopes)
         return
     with pytest.raises((Refused, WrongScope), match=said) as caught:
-        check_code(planned(request()), driver, scopes)
+        check_code(planned(request()), facts_of(driver), scopes)
     assert "under the driver docker the scope" not in caught.value.message
 
 
 @pytest.mark.parametrize(
     ("driver", "said"),
-    [("docker", ""), ("fake", ""), ("process", "server.image: expected the driver docker, got")],
+    [("docker", ""), ("process", "server.image: expected the driver docker, got")],
 )
 def test_an_image_needs_containers(driver: str, said: str) -> None:
     """Under the driver process it is refused, naming the other; it needs no trust."""
     image = request('schema = 1\n[server]\nimage = "nginx:1.27"\n', trust=False)
     if not said:
-        check_code(planned(image), driver, ("admin",))
+        check_code(planned(image), facts_of(driver), ("admin",))
         return
     with pytest.raises(Refused, match=said):
-        check_code(planned(image), driver, ("admin",))
+        check_code(planned(image), facts_of(driver), ("admin",))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,12 @@ def test_calls_are_held_for_longer_than_a_start(
 
 def test_the_wait_of_model_functions_stays() -> None:
     """A model function's wait is what the manifest says, or 55 seconds."""
-    files = [WireFile("m.onnx", 1, sha256(b""))]
-    draft = planned(WireDeploy(files=files, model="m.onnx"))
+    files = [BundleEntry("m.onnx", 1, sha256(b""))]
+    draft = planned(DeployRequest(files=files, model="m.onnx"))
 
     assert with_wait(draft, None) == draft
-    assert server_result(Deployed(draft.function, draft.revision)) == {}
+    assert deployed_server(Deployed(draft.function, draft.revision)) is UNSET
+    assert deployed_interface(draft.revision) is UNSET
 
 
 def test_a_trial_is_reused_for_an_equal_server_only() -> None:
@@ -206,7 +209,7 @@ def test_the_manager_gets_the_limits_of_a_server() -> None:
 class Trials:
     """Manager whose trials return one report, or raise an error; records what it was given."""
 
-    driver = "fake"
+    driver = FakeDriver()
 
     def __init__(self, operator: Operator, outcome: dict[str, Any] | Exception) -> None:
         self._outcome = outcome
@@ -237,8 +240,10 @@ async def test_a_trial_runs_the_server_as_it_is(tmp_path: Path) -> None:
     assert verified.sample == REPORT["sample_outputs"]
 
 
-PYTHON = WireDeploy(
-    files=[WireFile("handler.py", 1, sha256(b"x"))], manifest="schema = 1\n[python]\n", trust=True
+PYTHON = DeployRequest(
+    files=[BundleEntry("handler.py", 1, sha256(b"x"))],
+    manifest="schema = 1\n[python]\n",
+    trust=True,
 )
 
 
@@ -265,7 +270,9 @@ async def test_a_trial_asks_a_python_function_how_it_is_called(tmp_path: Path) -
     assert again.revision.interface == found
     assert other.revision.interface is None
     assert settings_equal(known.revision, draft.revision)
-    assert server_result(known)["interface"]["predict"] == "predict(...)"
+    calls = deployed_interface(known.revision)
+    assert calls is not UNSET
+    assert calls.predict == "predict(...)"
 
 
 @pytest.mark.parametrize(
@@ -326,7 +333,7 @@ class Full:
     """Manager of one device, which the old revision of web holds. `in_flight` are its exchanges,
     `later` those after each pause; `outcomes` are those of successive warm-ups."""
 
-    driver = "fake"
+    driver = FakeDriver()
 
     def __init__(self, in_flight: int, *outcomes: Warmed) -> None:
         self.in_flight = in_flight
@@ -473,8 +480,7 @@ def test_a_result_tells_the_wait() -> None:
     """The result of a deploy has what a caller of the server may have to wait for."""
     one = server_deployed(ready="/up", network="egress", limits=Limits(wait_s=90.0))
 
-    said = {"ready": "/up", "network": "egress", "wait_s": 90.0}
-    assert server_result(one) == {"server": {**said, "host": "auto", "found_host": "client"}}
+    assert deployed_server(one) == DeployedServer("/up", "egress", 90.0, "auto", "client")
 
 
 def test_a_manager_has_what_the_double_has() -> None:

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 from admin.deploy import verify
-from admin.deploy.plan import Plan, WireDeploy, plan, read_request
+from admin.deploy.plan import Plan, plan, read_request
 from admin.deploy.verify import Verification, values
+from admin.documents.requests import DeployRequest
 from pool_manager.core.state import PoolSpec
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.ports import Binding
 from pool_manager.replicas.trial_parks import PARK_TRIAL_S
 from registry.catalog import Deployed
@@ -29,12 +29,13 @@ from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import models
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.nouns import SIGNATURE, deployed, optimised, prepared, sha256
 from tests.support.operator import MODEL, Operator, operating
 from tests.support.server import serving
 
 
-def drafted(operator: Operator, request: WireDeploy) -> Plan:
+def drafted(operator: Operator, request: DeployRequest) -> Plan:
     """Return the plan of a deploy of digits."""
     return plan(
         "digits", request, read_request("digits", request), operator.store.catalog, 0.0, 300.0
@@ -156,7 +157,7 @@ async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
 class Reporting:
     """Manager whose trials all return one report; records the specs it was given."""
 
-    driver = "fake"
+    driver = FakeDriver()
 
     def __init__(self, operator: Operator, report: dict[str, Any]) -> None:
         self.report = report

@@ -8,12 +8,13 @@ import time
 import msgspec
 import pytest
 
-from admin.events.snapshot import explained, failure_json, function_of, pool_of
+from admin.documents.functions import FailureRow
+from admin.events.snapshot import explained, failure_row, function_of, pool_of
 from gateway.metrics import exchanges
 from gateway.metrics.requests import SECONDS
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
-from pool_manager.reports import Decision
+from registry.model.history import Decision
 from tests.support.followed import following
 from tests.support.server import ServingServer
 
@@ -44,7 +45,7 @@ async def test_answers_of_other_processes_make_a_function_busy(server: ServingSe
 
     assert reader.busy_functions() == {"digits"}
     assert json.loads(one.data)["rate"] == 3.0
-    assert reader.beat()["rate"] == 3.0
+    assert reader.beat().rate == 3.0
 
 
 async def test_first_bytes_of_open_streams_are_shown(server: ServingServer) -> None:
@@ -99,7 +100,7 @@ async def test_a_line_says_when_an_idle_function_sleeps(server: ServingServer) -
         while (warm := await told.line("digits", state="warm"))["sleeps_at_s"] is None:
             pass
 
-    assert (cold["sleeps_at_s"], cold["devices"]) == (None, [])
+    assert (cold.sleeps_at_s, cold.devices) == (None, [])
     assert 0 < warm["sleeps_at_s"] - time.time() <= warm["idle_s"] + 0.1
     assert len(warm["devices"]) == 1
 
@@ -114,15 +115,15 @@ DECISIONS = [
 
 def test_an_error_is_shown_with_its_cause() -> None:
     """An error's text includes how its replica ended."""
-    assert failure_json(FAILURE, DECISIONS) == {
-        "at_s": 1.235,
-        "code": "replica_died",
-        "detail": "it died: a1 ended: was killed by SIGKILL",
-        "revision": "digits@3",
-        "replica": "a1",
-        "request_id": "q",
-        "count": 2,
-    }
+    assert failure_row(FailureRow, FAILURE, DECISIONS) == FailureRow(
+        at_s=1.235,
+        code="replica_died",
+        detail="it died: a1 ended: was killed by SIGKILL",
+        revision="digits@3",
+        replica="a1",
+        request_id="q",
+        count=2,
+    )
     assert pool_of(FAILURE) == "default/digits@3"
 
 

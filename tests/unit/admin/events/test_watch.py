@@ -12,11 +12,13 @@ from typing import Any, cast
 import pytest
 
 from admin.client.sse import Parser
+from admin.documents.events import BeatEvent, DecisionEvent, ServerFacts
 from admin.events import watch as watches
 from admin.events.log import Item
 from admin.events.snapshot import StateReader
 from admin.events.sse import Position
 from admin.events.watch import EventWatch, Follower
+from gateway.openapi.answers import Readiness
 from registry.catalog import Catalog
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from tests.support.nouns import deployed
@@ -61,9 +63,14 @@ class Play:
         """Return the hosts that the test set."""
         return (Item(name, "", b'{"name":"%s"}' % name.encode()) for name in self.hosts_there)
 
-    def beat(self) -> dict[str, Any]:
+    def beat(self) -> BeatEvent:
         """Return an empty beat."""
-        return {}
+        return BeatEvent(0.0, 0, 0, 0.0, Readiness("ok", []))
+
+
+def decision(text: str) -> DecisionEvent:
+    """Return a decision about `digits`."""
+    return DecisionEvent("digits", "digits@1", 0.0, text)
 
 
 class Clock:
@@ -120,7 +127,7 @@ async def watch(
     monkeypatch.setattr(watches, "UPDATE_S", 0.0)
     monkeypatch.setattr(watches, "BATCH_GAP_S", 0.0)
     catalog = Catalog([deployed()])
-    made = EventWatch(cast("StateReader", play), catalog, {"version": "1"}, clock)
+    made = EventWatch(cast("StateReader", play), catalog, ServerFacts("1", "fake", 1, 0.0), clock)
     yield made
     made.close()
 
@@ -144,7 +151,7 @@ def joined(watch: EventWatch) -> Iterator[Joined]:
 async def test_without_followers_the_state_is_not_read(watch: EventWatch, play: Play) -> None:
     """Without followers the state is not read, whatever happens."""
     watch.pools(pools("default/digits@1"))
-    watch.record("decision", "digits", {"text": "x"})
+    watch.record("decision", "digits", decision("x"))
     watch.tick()
     await asyncio.sleep(0)
 
@@ -156,7 +163,7 @@ async def test_a_new_follower_gets_snapshot_and_latest_events(
 ) -> None:
     """A new follower gets the snapshot and the latest occurrences, including those before it
     connected."""
-    watch.record("decision", "digits", {"text": "x"})
+    watch.record("decision", "digits", decision("x"))
 
     told = await joined().until("ready")
 
@@ -173,7 +180,7 @@ async def test_a_change_is_told_once(watch: EventWatch, play: Play, joined: Join
 
     told = await reader.until("functions")
     watch.pools(pools("default/digits@1"))
-    watch.record("decision", "digits", {"text": "after"})
+    watch.record("decision", "digits", decision("after"))
     later = await reader.until("decision")
 
     assert told[-1][1] == {"items": [{"name": "digits", "s": "warm"}]}
@@ -259,7 +266,7 @@ async def test_a_follower_that_returns_soon_misses_nothing(watch: EventWatch, cl
     last = Position(*_split(reader.last_id))
     clock.now += 20.0
     watch.tick()
-    watch.record("decision", "digits", {"text": "missed"})
+    watch.record("decision", "digits", decision("missed"))
 
     with watch.follow(last, "") as again:
         told = await Reader(again).until("decision")
@@ -284,7 +291,7 @@ async def test_a_follower_that_is_too_slow_gets_a_new_snapshot(
     reader = joined()
     await reader.until("ready")
     for number in range(6000):
-        watch.record("decision", "digits", {"text": str(number)})
+        watch.record("decision", "digits", decision(str(number)))
 
     told = await reader.until("ready")
 
@@ -294,7 +301,7 @@ async def test_a_follower_that_is_too_slow_gets_a_new_snapshot(
 async def test_a_broken_snapshot_cannot_be_resumed(watch: EventWatch, joined: Joined) -> None:
     """Only the last event of a snapshot has an id, so that a broken snapshot is sent again as a
     whole."""
-    watch.record("decision", "digits", {"text": "x"})
+    watch.record("decision", "digits", decision("x"))
     with watch.follow(None, "") as follower:
         ids = []
         parser = Parser()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.documents.openapi import make_routes_document
 from admin.ui import build as builder
 from admin.ui.build import (
     NODE_PACKAGE,
@@ -42,6 +43,8 @@ class Machine:
             raise CannotBuild(f"{self.fails} ended with 1")
         if "ci" in command:
             (self.sources / "node_modules/vite").mkdir(parents=True, exist_ok=True)
+        if "--output" in command:
+            Path(folder, command[command.index("--output") + 1]).touch()
         if "build" in command:
             made = Path(command[command.index("--outDir") + 1])
             made.mkdir()
@@ -76,9 +79,28 @@ def test_only_what_has_changed_is_built(machine: Machine) -> None:
 
     assert [words.split()[:2] for words in machine.ran] == [
         ["npm", "ci"],
+        ["node", "node_modules/openapi-typescript/bin/cli.js"],
         ["node", "node_modules/vite/bin/vite.js"],
         ["node", "node_modules/vite/bin/vite.js"],
     ]
+
+
+def test_a_change_of_the_api_is_built(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new OpenAPI document makes an old build stale, and its types are made before the pages."""
+    build(machine.sources, machine.target)
+    first = machine.sources / "generated/openapi.json"
+    assert first.read_bytes() == make_routes_document("")
+    machine.ran.clear()
+
+    monkeypatch.setattr(builder, "make_routes_document", lambda _version: b"{}")
+
+    assert build(machine.sources, machine.target)
+    assert first.read_bytes() == b"{}"
+    assert [words.split()[1].split("/")[1] for words in machine.ran] == [
+        "openapi-typescript",
+        "vite",
+    ]
+    assert not build(machine.sources, machine.target)
 
 
 def test_packages_run_no_programs_of_their_own(machine: Machine) -> None:

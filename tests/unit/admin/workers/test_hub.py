@@ -53,7 +53,7 @@ class Told:
         ours, theirs = encoded_pair()
         self._tasks, self._hub, self.theirs = Tasks("test"), hub, theirs
         self.session = Session(theirs, "gateway", "server", self.answers, self._tasks)
-        server = hub.session(ours)
+        server = hub.session(ours, {})
         welcome = m.Welcome(self.name, GatewaySettings(), "json", "", False, True)
         await server.open(
             lambda: hub.add(self.name, server, welcome), lambda _message: None, self._lost

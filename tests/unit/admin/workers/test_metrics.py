@@ -6,18 +6,29 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.workers.messages import LedgerNow, ReadLedger
-from admin.workers.metrics import LabelLimit, MergedMetrics, Numbers, family_of
+from admin.metrics import Source
+from admin.workers import metrics as metrics_module
+from admin.workers.messages import LedgerNow, ReadLedger, Woken
+from admin.workers.metrics import ColdStarts, LabelLimit, MergedMetrics, Numbers, family_of
 from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, open_writer
-from gateway.metrics.counters import OPENMETRICS, CounterStore, Exemplar, SampleExemplar
-from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
+from gateway.metrics.counters import OPENMETRICS, Exemplar, SampleExemplar
+from gateway.metrics.ledger import UNKNOWN_POOL, Balance, Ledger
 from gateway.metrics.requests import OTHERS, Metrics
 from registry.catalog import Change
 
 REMOVED = Change("remove", "default", "f", None, None)
+
+
+def woken(function: str, replica: str, **phases: float) -> Woken:
+    """Return the report of a cold start."""
+    return Woken("default", function, replica, phases)
+
+
+LOADED = woken("f", "r1", load=2000.0)
 
 
 class Rig:
@@ -29,9 +40,6 @@ class Rig:
         self.page = MergedMetrics(self._answered, dict, lambda: 7, self.is_deployed, lambda: 0.0)
         self.tables: dict[str, CounterReader] = {}
         self.cells: list[CounterWriter] = []
-
-    def _metrics(self, store: CounterStore | None = None) -> Metrics:
-        return Metrics(self.page.balance, dict, lambda: 7, self.is_deployed, store)
 
     async def _answered(self, _question: ReadLedger) -> dict[str, LedgerNow]:
         return self.answers
@@ -46,12 +54,12 @@ class Rig:
         cells = open_writer(os.dup(counters.descriptor))
         counters.close_descriptor()
         Ledger(cells)
-        metrics = self._metrics(cells)
+        metrics = Metrics(self.is_deployed, cells)
         for function in ("f", "g", "beyond"):
             metrics.count_reply("default", function, "ok", "", 0.02)
         self.tables[name] = counters
         self.cells.append(cells)
-        self.page.add_worker(name, counters)
+        self.page.add(name, counters)
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
@@ -98,9 +106,8 @@ def test_the_supervisors_own_metrics_appear_once(rig: Rig) -> None:
     """The supervisor's gauges and cold starts appear once, not per worker."""
     rig.worker("a")
     rig.worker("b")
-    own = rig.page.own
     for _ in range(2):
-        own.count_cold_start("default", "f", "r1", {"load": 2000.0})
+        rig.page.count_cold_starts([LOADED])
 
     found = rig.samples()
     assert found["fngate_tasks",] == 7
@@ -110,7 +117,7 @@ def test_the_supervisors_own_metrics_appear_once(rig: Rig) -> None:
 def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
     """The counts of a worker that ended stay in the sums, together with its successor's."""
     rig.worker("a").count_reply("default", "f", "ok", "", 0.1)
-    rig.page.remove_worker("a")
+    rig.page.remove("a")
     assert rig.samples()[REQUESTS] == 2
     rig.worker("c")
 
@@ -123,7 +130,7 @@ def test_open_exchanges_of_a_worker_end_with_it(rig: Rig) -> None:
         rig.worker(name).exchange_numbers("default", "f").opened()
     assert rig.samples()["fngate_exchanges_open", "f", "default"] == 2
 
-    rig.page.remove_worker("a")
+    rig.page.remove("a")
     assert rig.samples()["fngate_exchanges_open", "f", "default"] == 1
 
 
@@ -131,10 +138,10 @@ def test_counts_of_a_removed_function_disappear(rig: Rig) -> None:
     """The counts of a removed function disappear, those of dead workers included."""
     rig.worker("a")
     rig.worker("b")
-    rig.page.remove_worker("a")
+    rig.page.remove("a")
     rig.deployed.discard("f")
     rig.page.on_change(REMOVED)
-    rig.page.remove_worker("b")
+    rig.page.remove("b")
 
     found = rig.samples()
     assert not any("f" in key for key in found)
@@ -146,7 +153,7 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
     """A page is rendered from its snapshot: a worker that ends in between counts once."""
     rig.worker("a")
     rig.page.snapshot()
-    rig.page.remove_worker("a")
+    rig.page.remove("a")
     page = rig.page.render().decode()
 
     assert (
@@ -157,7 +164,7 @@ def test_a_worker_that_ends_between_look_and_render_counts_once(rig: Rig) -> Non
 def test_changes_but_removals_take_nothing_away(rig: Rig) -> None:
     """Only removals drop counts; a new deploy of the function keeps them."""
     rig.worker("a")
-    rig.page.remove_worker("a")
+    rig.page.remove("a")
     rig.page.on_change(Change("put", "default", "f", None, None, (1, 2)))
 
     assert rig.samples()[REQUESTS] == 1
@@ -180,7 +187,8 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
     labels = ("namespace", "default", "function", "f", "le", "0.025")
     exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
     marked = [SampleExemplar("fngate_request_seconds_bucket", labels, exemplar)]
-    rig.answers["a"] = LedgerNow(4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
+    balance = Balance(4.0, ended, {"default/f@1": 1}, {"default/f@1": 1})
+    rig.answers["a"] = LedgerNow(balance, marked)
     await rig.page.refresh()
 
     found = rig.samples()
@@ -195,8 +203,8 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
 def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
     """A strict OpenMetrics parser accepts the page, with the samples of each histogram together."""
     rig.worker("a")
-    rig.page.own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
-    rig.page.own.count_cold_start("default", "g", "r2", {"load": 1.0})
+    others = [woken("f", "r1", load=1.0, bind=2.0), woken("g", "r2", load=1.0)]
+    rig.page.count_cold_starts(others)
     rig.page.snapshot()
     families = {one.name: one for one in strict(rig.page.render(OPENMETRICS).decode())}
 
@@ -219,7 +227,7 @@ def test_no_sample_is_there_twice(rig: Rig) -> None:
     """No sample appears twice, since Prometheus would keep an arbitrary one."""
     rig.worker("a").count_dropped_events(2)
     rig.worker("b").count_dropped_events(1)
-    rig.page.own.count_cold_start("default", "f", "r1", {"load": 1.0})
+    rig.page.count_cold_starts([LOADED])
     rig.page.snapshot()
     rows = [line for line in rig.page.render().decode().splitlines() if line[0] != "#"]
     names = [row.rpartition(" ")[0] for row in rows]
@@ -247,7 +255,7 @@ class Worker:
     def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> LedgerNow:
         """Return the ledger with these gauges."""
         now = self.ledger.balance({"p": held}, {"p": in_flight})
-        return LedgerNow(now.accepted, dict(now.ended), {"p": held}, {"p": in_flight}, list(marked))
+        return LedgerNow(now, list(marked))
 
 
 class Two:
@@ -259,7 +267,7 @@ class Two:
         self.said: dict[str, LedgerNow] = {}
         self.page = MergedMetrics(self._ask, dict, lambda: 0, lambda *_: True, lambda: 0.0)
         for one in (self.a, self.b):
-            self.page.add_worker(one.name, one.counters)
+            self.page.add(one.name, one.counters)
 
     async def _ask(self, _question: ReadLedger) -> dict[str, LedgerNow]:
         return self.said
@@ -299,9 +307,9 @@ async def test_open_requests_of_a_dead_worker_are_aborted(two: Two) -> None:
     """Open requests of a dead worker are aborted, also if it had answered; its counts stay."""
     two.said = {"a": two.a.answer(2, 1), "b": two.b.answer(0, 0)}
     await two.page.refresh()
-    two.page.remove_worker("a")
+    two.page.remove("a")
     first = two.page.balance()
-    two.page.remove_worker("b")
+    two.page.remove("b")
     two.said = {}
     await two.page.refresh()
     last = two.page.balance()
@@ -396,3 +404,77 @@ def test_a_removed_function_makes_room_for_the_next(
     folding.forget(("default", "a"))
 
     assert folding.apply(numbers(a=1.0, b=2.0)) == {requests("b"): 2.0}
+
+
+def cold_starts(page: ColdStarts) -> dict[tuple[str, str], float]:
+    """Return the counts by function and phase."""
+    return {
+        (sample.labels["function"], sample.labels["phase"]): sample.value
+        for family in page.collect()
+        for sample in family.samples
+        if sample.name == "fngate_cold_start_seconds_count"
+    }
+
+
+def test_a_cold_start_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a replica counts once, whatever number of requests and gateways waited for it. The
+    memory of counted ones is bounded: beyond REPLICAS_MAX the oldest is forgotten."""
+    monkeypatch.setattr(metrics_module, "REPLICAS_MAX", 2)
+    page = ColdStarts(LabelLimit(lambda *_: True), lambda: 0.0)
+    for replica in ("r1", "r1", "r2", "r1"):
+        page.count(woken("f", replica, load=2000.0))
+    assert cold_starts(page) == {("f", "load"): 2}
+    page.count(woken("f", "r3", load=2000.0))
+    page.count(woken("f", "r1", load=2000.0))
+
+    assert cold_starts(page) == {("f", "load"): 4}
+
+
+def test_cold_starts_of_many_functions_are_bounded() -> None:
+    """Beyond the page's limit, and for a function that was removed, they count together; a removed
+    function makes room."""
+    limit = LabelLimit(lambda _namespace, name: name != "gone", functions_max=1)
+    page = ColdStarts(limit, lambda: 0.0)
+    for number, name in enumerate(("f", "g", "gone")):
+        page.count(woken(name, f"r{number}", load=2000.0))
+    assert cold_starts(page) == {("f", "load"): 1, (OTHERS, "load"): 2}
+    limit.forget(("default", "f"))
+    page.remove(("default", "f"))
+    page.count(woken("g", "r9", load=2000.0))
+
+    assert cold_starts(page) == {("g", "load"): 1, (OTHERS, "load"): 2}
+
+
+def test_a_wake_is_not_counted_as_a_cold_start() -> None:
+    """Nor does it hide the cold start of its replica, which may be reported later."""
+    page = ColdStarts(LabelLimit(lambda *_: True), lambda: 0.0)
+    page.count(woken("f", "r1", place=1.0, wake=2.0, verify=3.0))
+    assert cold_starts(page) == {}
+    page.count(woken("f", "r1", place=1.0, load=2000.0))
+
+    assert cold_starts(page) == {("f", "place"): 1, ("f", "load"): 1}
+
+
+def test_a_cold_start_has_its_request_as_exemplar() -> None:
+    """The exemplar has the wall-clock time of its report."""
+    page = ColdStarts(LabelLimit(lambda *_: True), lambda: 100.0)
+    page.count(Woken("default", "f", "r1", {"load": 2000.0}, ("request_id", "a")))
+    marked = [
+        sample.exemplar
+        for family in page.collect()
+        for sample in family.samples
+        if sample.exemplar is not None
+    ]
+
+    assert [(one.labels, one.timestamp) for one in marked] == [({"request_id": "a"}, 100.0)]
+
+
+def test_added_sources_are_on_the_page(rig: Rig) -> None:
+    """An added source takes its snapshot with the page's, and is shown in a thread later."""
+    now = [1]
+    rig.page.add_source(Source(lambda: now[0], lambda n: [GaugeMetricFamily("taken", "text", n)]))
+    now[0] = 2
+    rig.page.snapshot()
+    now[0] = 3
+
+    assert "taken 2.0" in rig.page.render().decode()

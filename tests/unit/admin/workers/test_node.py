@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -12,24 +13,21 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientConnectionError, ClientSession
 
 from admin.workers import messages as m
-from admin.workers.admin_proxy import AdminProxy
-from admin.workers.messages import Arrived, Beat, Wants, Woken
-from admin.workers.node import UNKNOWN_REVISION, Others, Place, ServerClient
+from admin.workers import node
 from admin.workers.port import Port, reserve
 from admin.workers.process import DOOR_BYTE, MODULE
 from admin.workers.shared_counters import CounterReader, open_writer
 from admin.workers.stream import SocketStream
-from admin.workers.worker import ProxiedOthers, run
-from gateway.metrics.samples import RateSample
-from gateway.observing.errors import Failure
+from admin.workers.worker import ProxiedPlace, run
+from gateway.metrics.ledger import Balance
 from gateway.settings import GatewaySettings
-from registry.exchange import Endpoints, Expected, PoolEndpoints, decode_demand, encode
+from registry.exchange import Endpoints, PoolEndpoints, decode_demand, encode
 from registry.model.keys import Key
 from registry.openness import Openness
 from tests.support import nouns
@@ -39,15 +37,8 @@ NAME = "7"
 POOL = "default/digits@1"
 
 
-class Prepared(Place):
+class Prepared(ProxiedPlace):
     """The test's process, which is not prepared for gateways."""
-
-    def open(self, welcome: m.Welcome) -> Others:
-        """Return the routes of a worker."""
-        return ProxiedOthers(AdminProxy(welcome.passing))
-
-    def on_ready(self) -> None:
-        """Do nothing."""
 
     def tasks(self) -> int:
         """Return a number."""
@@ -55,7 +46,8 @@ class Prepared(Place):
 
 
 class Server:
-    """Server's end of a gateway's streams, with the messages received."""
+    """Server's end of a gateway's streams, with the messages received. `answers`: whether it says
+    that activities are counted."""
 
     def __init__(self, port: Port, passing: Path) -> None:
         self.port = port
@@ -64,7 +56,7 @@ class Server:
         self.door, self.theirs = socket.socketpair()
         self.stream: SocketStream
         self._passing = str(passing)
-        self._tries = 0
+        self.answers = True
 
     async def connect(self, version: int = m.VERSION) -> None:
         """Give the gateway a stream, and say Hello."""
@@ -72,8 +64,20 @@ class Server:
         with theirs:
             socket.send_fds(self.door, [DOOR_BYTE], [theirs.fileno()])
         self.stream = SocketStream(ours, m.decode_up)
-        await self.stream.open(self.said.append, self.lost.append)
+        await self.stream.open(self.hear, self.lost.append)
         self.tell(m.Hello(version, "9.9"))
+
+    def hear(self, message: Any) -> None:
+        """Receive a message."""
+        if not isinstance(message, m.Beat):
+            self.said.append(message)
+        if isinstance(message, m.Ask) and self.answers:
+            self.tell(m.Answer(message.number))
+
+    def activities(self) -> list[m.Activity]:
+        """Return the activities that came."""
+        asked = [one.question for one in self.said if isinstance(one, m.Ask)]
+        return [one for one in asked if isinstance(one, m.Activity)]
 
     def tell(self, *messages: m.Down) -> None:
         """Send messages."""
@@ -193,7 +197,8 @@ async def test_a_worker_that_is_told_to_stop_says_when_all_is_answered(running: 
     await server.heard(m.Finished)
     await worker
 
-    assert isinstance(server.said[-2], m.Beat)
+    assert isinstance(server.said[-2], m.Ask)
+    assert server.activities()[-1].tasks == 3
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port.number))
 
@@ -242,7 +247,7 @@ async def test_a_worker_without_server_refuses_cold_calls(running: Running) -> N
 
 async def holds(server: Server) -> bool:
     """Return whether the worker reports a held call."""
-    return bool((await server.asked(m.ReadLedger())).held)
+    return bool((await server.asked(m.ReadLedger())).balance.held)
 
 
 @pytest.mark.parametrize("is_welcome", [True, False])
@@ -295,7 +300,7 @@ async def test_the_first_message_is_hello(running: Running) -> None:
         socket.send_fds(server.door, [DOOR_BYTE], [theirs.fileno()])
     server.lost.clear()
     server.stream = SocketStream(ours, m.decode_up)
-    await server.stream.open(server.said.append, server.lost.append)
+    await server.stream.open(server.hear, server.lost.append)
     server.tell(m.Began())
     await until(lambda: bool(server.lost))
     await server.connect()
@@ -305,8 +310,8 @@ async def test_the_first_message_is_hello(running: Running) -> None:
 
 async def test_a_gateway_that_comes_back_has_everything_anew(running: Running) -> None:
     """While its stream is broken a gateway answers and keeps counting. On the next stream it says
-    nothing before it has the whole state; then it reports its demand, and no key that was removed
-    meanwhile is accepted."""
+    nothing before it has the whole state; then it reports its demand and that it accepts calls, and
+    no key that was removed meanwhile is accepted."""
     server, _ = running
     await server.ready()
     key = Key("k", "ab" * 32, ("invoke",))
@@ -328,9 +333,80 @@ async def test_a_gateway_that_comes_back_has_everything_anew(running: Running) -
         server.welcome()
         wants = await server.heard(m.Wants)
         assert decode_demand(wants.demand).full
+        assert await server.heard(m.Ready) == m.Ready(server.port.number)
         server.pools()
         async with session.get(f"{server.url}/fn/digits") as answer:
             assert (await answer.json())["state"] == "waking"
+
+
+async def test_a_stream_that_ends_before_a_gateway_is_ready_costs_nothing(running: Running) -> None:
+    """A gateway whose stream broke while it opened its port says on the next one that it accepts
+    calls: one that is not known to do so would be killed."""
+    server, _ = running
+    server.welcome()
+    await server.heard(m.Wants)
+    server.pools()
+    server.stream.close()
+    await until(lambda: bool(server.lost))
+    async with ClientSession() as session:
+        while True:
+            with contextlib.suppress(ClientConnectionError):
+                async with session.get(f"{server.url}/healthz") as answer:
+                    assert answer.status == 200
+                    break
+    server.said.clear()
+    await server.connect()
+    server.welcome()
+
+    assert await server.heard(m.Ready) == m.Ready(server.port.number)
+
+
+async def test_a_report_that_fails_is_not_the_last_one(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect in making one report leaves its counts to the next one."""
+    failures = [RuntimeError("a defect")]
+
+    def tasks(_place: Prepared) -> int:
+        if failures:
+            raise failures.pop()
+        return 3
+
+    monkeypatch.setattr(node, "REPORT_S", 0.01)
+    monkeypatch.setattr(Prepared, "tasks", tasks)
+    server, _ = running
+    await server.ready()
+    await until(lambda: bool(server.activities()))
+
+    assert (server.activities()[0].number, failures) == (1, [])
+
+
+async def test_a_report_whose_answer_is_lost_is_sent_again(running: Running) -> None:
+    """What a gateway reports stays until it is answered: it comes again on the next stream, under
+    its number and unchanged, before what has happened since."""
+    server, gateway = running
+    await server.ready()
+    server.answers = False
+    async with ClientSession() as session:
+        async with session.post(f"{server.url}/fn/digits", data=b"{}") as answer:
+            assert answer.status >= 400
+        await until(lambda: bool(server.activities()))
+        (lost,) = server.activities()
+        server.stream.abort("broken")
+        await until(lambda: bool(server.lost))
+        server.said.clear()
+        server.answers = True
+        await server.connect()
+        server.welcome()
+        server.pools()
+        await until(lambda: bool(server.activities()))
+    server.tell(m.Stop())
+    await server.heard(m.Finished)
+    await gateway
+
+    found = server.activities()
+    assert found[0] == lost
+    assert [one.number for one in found] == list(range(lost.number, lost.number + len(found)))
 
 
 @pytest.mark.parametrize("is_serving", [True, False])
@@ -375,7 +451,7 @@ def test_a_process_ignores_ctrl_c_and_ends_with_its_server() -> None:
 async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
     """A worker reports its ledger and held calls, zero before it serves, and who is connected."""
     server, _ = running
-    assert await server.asked(m.ReadLedger()) == m.LedgerNow(0.0, {}, {}, {}, [])
+    assert await server.asked(m.ReadLedger()) == m.LedgerNow(Balance(), [])
     nobody = m.ListConnections("default", "digits")
     assert (await server.asked(nobody)).counting == 0
     assert await server.asked(m.Report()) is None
@@ -388,7 +464,7 @@ async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
         asking = asyncio.create_task(session.post(url, json=body))
         while not await holds(server):
             pass
-        found = await server.asked(m.ReadLedger())
+        found = (await server.asked(m.ReadLedger())).balance
         await server.asked(m.Report())
         wants = [one for one in server.said if isinstance(one, m.Wants)]
         asking.cancel()
@@ -396,92 +472,3 @@ async def test_a_worker_says_where_its_requests_are(running: Running) -> None:
     assert found.held == {POOL: 1}
     assert (found.accepted, sum(found.ended.values())) == (1, 0)
     assert decode_demand(wants[-1].demand).revisions[POOL].queued == 1
-
-
-class Link:
-    """Server of a client, which keeps what is sent and asked."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, message: m.Up) -> None:
-        """Keep a message."""
-        self.sent.append(message)
-
-    async def ask(self, question: m.AnyQuestion) -> Any:
-        """Keep a question; answer what fits all."""
-        self.sent.append(question)
-        return []
-
-
-def client(link: Link, known: dict[str, Expected] | None = None) -> ServerClient:
-    """Return a client of this server."""
-    return ServerClient(cast("Any", link), {} if known is None else known)
-
-
-def test_demand_is_passed_as_it_is() -> None:
-    """A demand report is forwarded without being decoded; a lost worker is reported by the end of
-    its stream."""
-    link = Link()
-    server = client(link)
-    server.receive_demand(b"demand")
-    server.worker_lost("7")
-
-    assert link.sent == [Wants(b"demand")]
-
-
-def test_estimates_are_those_of_the_moment() -> None:
-    """The client reads estimates live, so that later ones count."""
-    known: dict[str, Expected] = {}
-    server = client(Link(), known)
-    assert server.expected("default/f@1") == UNKNOWN_REVISION
-    known["default/f@1"] = Expected(1.0, 1.5, 2.0, 3)
-
-    assert server.expected("default/f@1") == Expected(1.0, 1.5, 2.0, 3)
-
-
-def test_a_beat_carries_what_was_answered_and_what_failed() -> None:
-    """A beat carries tasks, rates, failures and reasons unchanged."""
-    link = Link()
-    answered = [RateSample("default", "f", (0, 1))]
-    failures = [Failure("default", "f", "f@1", "not_ready", 1.0, "", "", "id")]
-    client(link).beat(4, answered, failures, ["task x ended"])
-
-    assert link.sent == [Beat(4, [], answered, failures, [], ["task x ended"])]
-
-
-def test_arrivals_are_told_with_the_next_beat_and_once() -> None:
-    """Requests are counted per function and reported once, with the next beat."""
-    link = Link()
-    server = client(link)
-    for name in ("f", "g", "f"):
-        server.arrived("default", name)
-    server.beat(0, [], [], [])
-    server.beat(0, [], [], [])
-
-    first, second = link.sent
-    assert first.arrived == [Arrived("default", "f", 2), Arrived("default", "g", 1)]
-    assert second.arrived == []
-
-
-async def test_models_and_statistics_are_asked_for() -> None:
-    """Loading, unloading and statistics are questions to the server."""
-    link, deployed = Link(), nouns.deployed()
-    server = client(link)
-    await server.load(deployed, 2.5)
-    await server.unload(deployed)
-    assert await server.statistics([POOL]) == []
-
-    assert link.sent == [
-        m.LoadModel("default", "digits@1", 2.5),
-        m.UnloadModel("default", "digits"),
-        m.ReadStatistics([POOL]),
-    ]
-
-
-def test_cold_starts_are_told_at_once() -> None:
-    """A cold start is reported at once; the server counts it."""
-    link = Link()
-    client(link).on_cold_start("default", "f", "r1", {"load": 2.0})
-
-    assert link.sent == [Woken("default", "f", "r1", {"load": 2.0})]

@@ -14,8 +14,9 @@ import pytest
 from admin.workers import messages as m
 from admin.workers import pool
 from admin.workers.hub import Hub
-from admin.workers.pool import BREAKS_MAX, READY_S, SILENT_S, GatewayProcess, WorkerPool
+from admin.workers.pool import BREAKS_MAX, READY_S, GatewayProcess, WorkerPool
 from admin.workers.process import SOUND_S
+from admin.workers.session import SILENT_MAX, UNSAID_MAX
 from admin.workers.stream import Stream
 from gateway.settings import GatewaySettings
 from registry.errors import FnError
@@ -172,8 +173,8 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     assert [one[0] for one in first] == [m.Hello(m.VERSION, version("fngate"))] * 2
     assert [one[1].name for one in first if isinstance(one[1], m.Welcome)] == ["p0", "p1"]
     assert [one[2] for one in first] == [m.Began()] * 2
-    assert rig.page.said == [("add_worker", f"p{n}", f"counters of p{n}") for n in range(2)]
-    assert rig.numbers.said == [("add_worker", f"p{n}", f"numbers of p{n}") for n in range(2)]
+    assert rig.page.said == [("add", f"p{n}", f"counters of p{n}") for n in range(2)]
+    assert rig.numbers.said == [("add", f"p{n}", f"numbers of p{n}") for n in range(2)]
     assert rig.workers.port == 80
     await rig.finish()
 
@@ -182,15 +183,33 @@ async def test_messages_are_passed_on_under_the_workers_name() -> None:
     """A report is passed on under the name of the gateway that sent it, an answer to the hub."""
     async with started(Rig()) as rig:
         rig.reports.said.clear()
-        first, woken = rig.made[0], m.Woken("default", "f", "r", {})
-        for message in (m.Wants(b"demand"), m.Beat(3, [], []), woken, m.Answer(99)):
-            first.say(message)
+        activity = m.Activity(1, 3)
+        for message in (m.Wants(b"demand"), m.Ask(7, activity), m.Answer(99), m.Beat()):
+            rig.made[0].say(message)
 
         assert rig.reports.said == [
-            ("on_message", "p0", m.Wants(b"demand")),
-            ("on_message", "p0", m.Beat(3, [], [])),
-            ("on_message", "p0", woken),
+            ("on_demand", "p0", b"demand"),
+            ("on_activity", "p0", activity),
         ]
+
+
+async def test_an_activity_is_counted_once() -> None:
+    """One that comes again, on the same stream or the next one, is answered and not counted; each
+    process has numbers of its own."""
+    async with started(Rig()) as rig:
+        first, second = rig.made
+        rig.reports.said.clear()
+        for number in (1, 1, 2):
+            first.say(m.Ask(number, m.Activity(number)))
+        first.streams[-1].abort("broken")
+        await until(lambda: first.heard_of(m.Began) == 2)
+        for number in (2, 3):
+            first.say(m.Ask(10 + number, m.Activity(number)))
+        second.say(m.Ask(1, m.Activity(1)))
+
+        counted = [(who, one.number) for what, who, *of in rig.reports.said if of for one in of]
+        assert counted == [("p0", 1), ("p0", 2), ("p0", 3), ("p1", 1)]
+        assert first.heard_of(m.Answer) == 5
 
 
 @pytest.mark.parametrize(
@@ -266,12 +285,61 @@ async def test_a_worker_whose_streams_keep_breaking_is_replaced() -> None:
         for number in range(2 * BREAKS_MAX):
             if number == BREAKS_MAX:
                 rig.now_s += SOUND_S
-                process.say(m.Beat(0, [], []))
+                process.say(m.Beat())
             process.streams[-1].abort("broken")
             await until(lambda number=number: process.heard_of(m.Began) == number + 2)
         assert not process.was_killed
         process.streams[-1].abort("broken")
         await until(lambda: len(rig.made) == 2)
+
+        assert process.was_killed
+
+
+async def test_a_worker_that_fails_gets_no_other_stream() -> None:
+    """A gateway that said why it cannot serve ends by itself; it is not given a stream again."""
+    async with started(Rig(count=1)) as rig:
+        process = rig.made[0]
+        process.say(m.Failed("no"))
+        process.streams[-1].close()
+        await until(lambda: ("on_gone", "p0") in rig.reports.said)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (len(process.streams), process.was_killed) == (1, False)
+        process.end()
+        await until(lambda: len(rig.made) == 2)
+
+
+async def test_a_worker_that_dies_while_it_gets_a_stream_is_waited_for_no_more() -> None:
+    """The end of the stream may be seen after that of the process: the hub must not wait for a
+    gateway that is no more."""
+    async with started(Rig(count=1)) as rig:
+        process = rig.made[0]
+
+        def connect() -> Stream:
+            stream = Process.connect(process)
+            process.end()
+            return stream
+
+        process.connect = connect  # type: ignore[method-assign]
+        process.streams[-1].abort("broken")
+        await until(lambda: len(rig.made) == 2 and not rig.workers.reasons())
+
+        assert len(process.streams) == 2
+        assert (rig.hub._apart, list(rig.hub._sessions)) == (set(), ["p1"])
+
+
+async def test_a_worker_that_no_stream_can_reach_is_replaced() -> None:
+    """A gateway that cannot get a stream, as the server has no descriptors left, would miss every
+    change: it is killed."""
+    async with started(Rig(count=1)) as rig:
+        process = rig.made[0]
+
+        def connect() -> Stream:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        process.connect = connect  # type: ignore[method-assign]
+        process.streams[-1].abort("broken")
+        await until(lambda: len(rig.made) == 2 and not rig.workers.reasons())
 
         assert process.was_killed
 
@@ -282,8 +350,8 @@ async def test_a_worker_that_dies_is_replaced() -> None:
         rig.is_quick = False
         rig.made[0].end("was killed by SIGKILL")
         await until(lambda: len(rig.made) == 3)
-        assert ("remove_worker", "p0") in rig.page.said
-        assert ("remove_worker", "p0") in rig.numbers.said
+        assert ("remove", "p0") in rig.page.said
+        assert ("remove", "p0") in rig.numbers.said
         assert ("on_gone", "p0") in rig.reports.said
         assert rig.workers.reasons() == ["workers: 1 of 2 run"]
         assert not rig.made[1].was_killed
@@ -297,7 +365,7 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
     async with started(Rig()) as rig:
         rig.refusal = OSError("no more processes")
         rig.made[0].end()
-        await until(lambda: ("remove_worker", "p0") in rig.page.said)
+        await until(lambda: ("remove", "p0") in rig.page.said)
         rig.refusal = None
         await until(lambda: not rig.workers.reasons())
 
@@ -305,23 +373,43 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
 
 
 async def test_a_worker_that_hangs_is_killed() -> None:
-    """A worker without beats for SILENT_S is killed; a starting one has READY_S."""
+    """A worker that sends nothing for SILENT_MAX beats is killed, and one that does not accept
+    calls within READY_S."""
     async with started(Rig()) as rig:
         rig.is_quick = False
         rig.made[1].end()
-        await until(lambda: len(rig.made) == 3)
-        rig.now_s += SILENT_S + 1
-        rig.made[0].say(m.Beat(0, [], []))
-        rig.workers.check()
+        await until(lambda: len(rig.made) == 3 and rig.made[2].heard_of(m.Began) == 1)
+        for _ in range(SILENT_MAX):
+            rig.workers.check()
+            rig.made[2].say(m.Beat())
         assert not rig.made[0].was_killed
+        rig.workers.check()
+        await until(lambda: rig.made[0].was_killed)
         assert not rig.made[2].was_killed
-        rig.now_s += READY_S
+        assert rig.made[0].heard_of(m.Began) == 1
+        rig.now_s += READY_S + 1
         rig.workers.check()
 
-        assert rig.made[0].was_killed
         assert rig.made[2].was_killed
         rig.is_quick = True
         await until(lambda: len(rig.made) == 5 and not rig.workers.reasons())
+
+
+async def test_a_worker_may_be_long_in_starting() -> None:
+    """Before its Hello, a process has UNSAID_MAX beats: it imports, and says nothing."""
+    rig = Rig(count=1)
+    rig.hello, rig.is_quick = None, False
+    starting = asyncio.create_task(rig.start())
+    await until(lambda: bool(rig.made) and bool(rig.made[0].heard))
+    for _ in range(UNSAID_MAX):
+        rig.workers.check()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not rig.made[0].was_killed
+    rig.workers.check()
+    with pytest.raises(FnError, match="sent no message for 61 s"):
+        await starting
+    await rig.finish()
 
 
 @pytest.mark.parametrize(

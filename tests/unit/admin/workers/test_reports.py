@@ -7,10 +7,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from admin.workers.messages import Arrived, Beat, Wants, Woken
-from admin.workers.reports import ClusterState, Reports
+from admin.workers.messages import Activity, Arrived
+from admin.workers.reports import Reports
 from gateway.dispatch.pool import UNKNOWN
-from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, encode
 from registry.usage import UsageRow
@@ -32,7 +31,7 @@ class Calls:
         return lambda *given: self._said.append((self._who, what, *given))
 
 
-class KnownLoads:
+class KnownLoads(Calls):
     """Manager with one pool that has calls."""
 
     def loads(self) -> dict[str, Load]:
@@ -44,11 +43,6 @@ async def nothing() -> None:
     """Refresh nothing."""
 
 
-def cluster_state() -> ClusterState:
-    """Return the state of no gateway yet."""
-    return ClusterState(KnownLoads(), nothing)
-
-
 @pytest.fixture
 def said() -> Said:
     """All calls of the receivers, in order."""
@@ -58,21 +52,17 @@ def said() -> Said:
 @pytest.fixture
 def reports(said: Said) -> Reports:
     """Reports whose receivers only record."""
-    names = ("cluster", "own", "manager", "history")
-    return Reports(*(cast("Any", Calls(said, name)) for name in names))
+    manager, history = KnownLoads(said, "manager"), Calls(said, "history")
+    return Reports(cast("Any", manager), cast("Any", history), nothing)
 
 
 def test_demand_reaches_the_manager_as_it_came(reports: Reports, said: Said) -> None:
     """A demand report is passed to the manager unchanged; it ends with its gateway."""
     data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
-    reports.on_message("7", Wants(data))
+    reports.on_demand("7", data)
     reports.on_gone("7")
 
-    assert said == [
-        ("manager", "receive_demand", data),
-        ("cluster", "remove", "7"),
-        ("manager", "worker_lost", "7"),
-    ]
+    assert said == [("manager", "receive_demand", data), ("manager", "worker_lost", "7")]
 
 
 @pytest.mark.parametrize(
@@ -84,36 +74,27 @@ def test_a_gateway_reports_only_its_own_demand(
 ) -> None:
     """A gateway may only report its own demand: that of an unknown one would never be removed."""
     with pytest.raises(error):
-        reports.on_message("7", Wants(data))
+        reports.on_demand("7", data)
 
     assert said == []
 
 
 def test_other_reports_go_to_whom_they_concern(reports: Reports, said: Said) -> None:
-    """Arrivals and usage reach the history, cold starts the metrics, rates the subscribers."""
-    answered = [RateSample("default", "f", (0, 1))]
-    end = reports.subscribe(lambda samples: said.append(("rates", samples)))
-    beat = Beat(4, [Arrived("default", "f", 3)], answered, [FAILURE], [USED])
-    reports.on_message("7", beat)
+    """Arrivals and usage reach the history, failures the recent ones, all the subscribers."""
+    heard: list[list[Failure]] = []
+    reports.failures.subscribe(heard.append)
+    end = reports.subscribe(lambda one: said.append(("all", one)))
+    arrived = [Arrived("default", "f", 3)]
+    activity = Activity(1, 4, failures=[FAILURE], arrived=arrived, used=[USED])
+    reports.on_activity("7", activity)
     end()
-    reports.on_message("7", Woken("default", "f", "r1", {"load": 1.0}))
+    reports.on_activity("7", Activity(2))
 
     assert said == [
-        ("cluster", "on_beat", "7", beat),
         ("history", "arrived", "default", "f", 3),
         ("history", "used", USED),
-        ("rates", answered),
-        ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
+        ("all", activity),
     ]
-
-
-def test_errors_are_kept() -> None:
-    """The failures of a beat are among the recent ones."""
-    cluster = cluster_state()
-    heard: list[list[Failure]] = []
-    cluster.failures.subscribe(heard.append)
-    cluster.on_beat("7", Beat(0, [], [], [FAILURE]))
-
     assert heard == [[FAILURE]]
 
 
@@ -127,42 +108,41 @@ def published(full: bool, **states: str) -> bytes:
     return encode(Endpoints(1, full, pools))
 
 
-async def test_loads_are_the_managers_and_refreshed_by_gateways() -> None:
+async def test_loads_are_the_managers_and_refreshed_by_gateways(said: Said) -> None:
     """The manager knows the load of all gateways; who needs that of now has them asked."""
     asked: list[str] = []
 
     async def refresh() -> None:
         asked.append("asked")
 
-    cluster = ClusterState(KnownLoads(), refresh)
-    await cluster.refresh()
+    manager = cast("Any", KnownLoads(said, "manager"))
+    reports = Reports(manager, manager, refresh)
+    await reports.refresh()
 
-    assert (cluster.loads(), asked) == ({F: Load(4, 2, 2.0)}, ["asked"])
+    assert (reports.loads(), asked) == ({F: Load(4, 2, 2.0)}, ["asked"])
 
 
-def test_pools_at_rest_have_no_state() -> None:
+def test_pools_at_rest_have_no_state(reports: Reports) -> None:
     """A cold pool without a reason, or a removed one, has no state; a full message replaces all
     states."""
-    cluster = cluster_state()
-    cluster.on_endpoints(published(True, f="warm", g="failing"))
-    assert cluster.states() == {F: "warm", G: "failing"}
-    cluster.on_endpoints(published(False, f="rest"))
-    assert cluster.states() == {G: "failing"}
-    cluster.on_endpoints(published(False, g="gone", f="waking"))
-    assert cluster.states() == {F: "waking"}
-    cluster.on_endpoints(published(True, g="cold"))
+    reports.on_endpoints(published(True, f="warm", g="failing"))
+    assert reports.states() == {F: "warm", G: "failing"}
+    reports.on_endpoints(published(False, f="rest"))
+    assert reports.states() == {G: "failing"}
+    reports.on_endpoints(published(False, g="gone", f="waking"))
+    assert reports.states() == {F: "waking"}
+    reports.on_endpoints(published(True, g="cold"))
 
-    assert cluster.states() == {G: "cold"}
+    assert reports.states() == {G: "cold"}
 
 
-def test_background_work_is_counted_over_living_gateways() -> None:
+def test_background_work_is_counted_over_living_gateways(reports: Reports) -> None:
     """Background tasks are summed over living gateways, each with its last number, and
     reasons of degradation are listed."""
-    cluster = cluster_state()
     for gateway, count in (("a", 3), ("b", 4), ("a", 5)):
-        cluster.on_beat(gateway, Beat(count, [], [], reasons=[f"task {gateway}"]))
-    assert cluster.tasks == 9
-    assert cluster.reasons() == ["task a", "task b"]
-    cluster.remove("a")
+        reports.on_activity(gateway, Activity(1, count, reasons=[f"task {gateway}"]))
+    assert reports.tasks == 9
+    assert reports.reasons() == ["task a", "task b"]
+    reports.on_gone("a")
 
-    assert cluster.tasks == 4
+    assert reports.tasks == 4

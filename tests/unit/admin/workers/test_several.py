@@ -16,10 +16,12 @@ from aiohttp import ClientSession, ClientTimeout
 from admin.compose import ADMIN_SOCKET, Server, running
 from admin.settings import Settings, run_dir
 from admin.store import admin_token
-from pool_manager.drivers.fake import FakeDriver
+from admin.workers.messages import Activity
+from pool_manager.driver import Driver
 from registry.errors import BadRequest, Conflict
 from tests.support.caller import UNTIL_S, Caller
-from tests.support.operator import MODEL
+from tests.support.fake_driver.opening import drivers_of
+from tests.support.operator import MODEL, until
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +37,7 @@ async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Server, C
     """A server over fake replicas, and a caller."""
     timeout = ClientTimeout(total=UNTIL_S)
     async with (
-        running(settings(folder, **changes), FakeDriver()) as server,
+        running(settings(folder, **changes), drivers_of()) as server,
         ClientSession(timeout=timeout) as session,
     ):
         yield server, Caller(server.url, admin_token(server.store.settings.data), session)
@@ -91,15 +93,32 @@ async def test_only_this_user_reaches_the_private_application(tmp_path: Path) ->
 
 
 async def test_a_port_that_is_taken_frees_the_data_folder(tmp_path: Path) -> None:
-    """A server that cannot listen releases the data folder."""
+    """A server that cannot listen releases the data folder, and has not touched replicas: those of
+    a server before would be adopted, and then stopped."""
+
+    async def opened(*_: object) -> Driver:
+        raise AssertionError("the driver is opened")
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="Address already in use"):
-            async with serving(tmp_path, port=port):
+            async with running(settings(tmp_path, port=port), {"process": opened}):
                 pass
 
     async with serving(tmp_path):
         pass
+
+
+async def test_a_port_of_grpc_that_is_taken_is_named(tmp_path: Path) -> None:
+    """Of a port for gRPC that is taken the error has the port and the setting; its number would
+    mean the port of HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"port {port}: .*--grpc-port or FN_GRPC_PORT") as caught:
+            async with serving(tmp_path, grpc_port=port):
+                pass
+
+    assert caught.value.errno is None
 
 
 async def test_one_data_folder_has_one_server(tmp_path: Path) -> None:
@@ -136,6 +155,39 @@ async def test_a_gateway_whose_stream_breaks_comes_back(tmp_path: Path) -> None:
         assert {slot.name for slot in server.gateways._slots} == before
         assert server.gateways.deaths == 0
         assert (await caller.get("/readyz")).json()["status"] == "ok"
+
+
+async def test_streams_that_break_lose_and_double_no_arrivals(tmp_path: Path) -> None:
+    """Calls count once, though each stream breaks between the counting of a report and its answer:
+    the report comes again, and is not counted twice."""
+    broken: list[str] = []
+    async with serving(tmp_path) as (server, caller):
+        await caller.deploy({"m.onnx": MODEL}, name="digits")
+        count = server.gateways._reports.on_activity
+
+        def count_and_break(gateway: str, activity: Activity) -> None:
+            count(gateway, activity)
+            if activity.arrived and gateway not in broken:
+                broken.append(gateway)
+                for slot in server.gateways._slots:
+                    if slot.name == gateway and slot.session is not None:
+                        slot.session._stream.abort("broken by a test")
+
+        server.gateways._reports.on_activity = count_and_break  # type: ignore[method-assign]
+        for _ in range(40):
+            assert (await caller.call("digits", {"inputs": {}})).status == 200
+        await until(lambda: bool(broken))
+        for _ in range(20):
+            assert (await caller.call("digits", {"inputs": {}})).status == 200
+        assert server.gateways.deaths == 0
+        page = (await caller.get("/metrics")).body.decode()
+        assert (
+            'fngate_cold_start_seconds_count{function="digits",namespace="default",phase=' in page
+        )
+    async with serving(tmp_path) as (server, _):
+        kept = await server.store.history.arrivals("digits", 0)
+
+    assert sum(one.count for one in kept) == 60
 
 
 async def statuses(url: str, name: str, secret: str) -> set[int]:

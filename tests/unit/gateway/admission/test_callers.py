@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission.callers import ANY, NOBODY, Caller, Callers, KeyProbe, Need
+from gateway.admission.callers import ANY, NOBODY, Caller, Callers, KeyProbe
 from registry.errors import FnError, NoKey, WrongScope
 from registry.key_form import KeyPriority
-from registry.model.keys import Key
+from registry.model.keys import Key, Need
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 

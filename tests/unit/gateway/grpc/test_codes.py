@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from grpc import StatusCode
 
-from gateway import problems
+from gateway import statuses
 from gateway.grpc.codes import CODE, TEXT_MAX, failure
 from registry import errors
 
 
 def test_every_error_has_a_code() -> None:
     """An error that REST can answer with has a code, too, by its status."""
-    assert CODE.keys() == problems.STATUS.keys()
+    assert CODE.keys() == statuses.STATUS.keys()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import deque
@@ -33,7 +32,7 @@ from registry.catalog import Catalog
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKeys
 from tests.support import nouns
-from tests.support.own_page import OwnPage
+from tests.support.own_page import own_page
 from tests.support.peers import (
     KnownModels,
     KnownPast,
@@ -66,12 +65,12 @@ class Front:
         self.past = KnownPast()
         self.models = KnownModels()
         self.catalog = Catalog([nouns.deployed()])
-        self.metrics = Metrics(delivery.balance, delivery.states, lambda: 0, lambda *_: True)
+        self.metrics = Metrics(lambda *_: True)
         self.url = ""
         self.gateway = self._gateway(is_fast)
         self.pages = StatePages(
             self.gateway.boundary,
-            OwnPage(self.metrics),
+            own_page(self.metrics),
             lambda: self.reasons,
             lambda: self.gateway.gate.is_open,
         )
@@ -99,7 +98,7 @@ class Front:
             set(),
             ScanTurns(),
             UpstreamKeys(),
-            KeyTimes(self.past, time.time, asyncio.get_running_loop().call_later),
+            KeyTimes(self.past, time.time),
             deque(),
             LastExchanges(),
             model_control=self.models,

@@ -10,6 +10,7 @@ import pytest
 from gateway.admission.access import Access
 from gateway.admission.calls import correlate
 from gateway.http.context import RequestGate, assemble, request_ids
+from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog
 from registry.errors import ShuttingDown
@@ -26,9 +27,9 @@ async def test_the_metrics_of_a_removed_function_are_removed() -> None:
     async with delivering(ListeningManager(), past) as delivery:
         invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)
         invoker.metrics.count_reply("default", "digits", "ok", "", 0.1)
-        assert b'function="digits"' in invoker.metrics.render()
+        assert b'function="digits"' in TEXT.encode(invoker.metrics)
         catalog.remove("digits")
-        assert b'function="digits"' not in invoker.metrics.render()
+        assert b'function="digits"' not in TEXT.encode(invoker.metrics)
         invoker.cold_check.close()
 
 

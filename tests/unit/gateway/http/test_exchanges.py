@@ -631,8 +631,7 @@ async def test_metrics_and_the_access_log(tmp_path: Path, is_fast: bool) -> None
         )
         await one.settled()
         metrics = one.gateway.invoker.metrics
-        metrics.snapshot()
-        page = metrics.render(TEXT).decode()
+        page = TEXT.encode(metrics).decode()
         labels = 'function="web",namespace="default"'
         assert f'fngate_requests_total{{{labels},outcome="ok",reason=""}} 1.0' in page
         assert f"fngate_exchanges_open{{{labels}}} 0.0" in page

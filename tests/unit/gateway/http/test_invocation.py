@@ -21,6 +21,7 @@ from gateway.dispatch.held import HeldBytes
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.http.reservations import BodyBudget
+from gateway.metrics.counters import TEXT
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.records import RequestRecord
 from gateway.observing.tracing import Tracer
@@ -49,7 +50,7 @@ async def test_a_released_invocation_leaves_nothing(front: Front) -> None:
     invocation.release()
 
     assert (front.gateway.gate.active, replies) == (0, [])
-    assert b'fngate_requests_total{function="digits"' not in front.metrics.render()
+    assert b'fngate_requests_total{function="digits"' not in TEXT.encode(front.metrics)
 
 
 async def test_a_refused_invocation_can_fail_with_its_problem(front: Front) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.delivery import follow_traffic
 from gateway.http.invocation import Invocation
+from gateway.metrics.counters import TEXT
 from registry.model.functions import Limits
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import pack_answer, unpack_answer, unpack_request
@@ -144,7 +145,7 @@ async def test_an_error_of_the_replica_is_answered(
 
     assert (found, problem["detail"]) == (status, "why")
     outcome = problem["code"].encode()
-    assert b'reason="' + outcome + b'"} 1.0' in front.metrics.render()
+    assert b'reason="' + outcome + b'"} 1.0' in TEXT.encode(front.metrics)
 
 
 async def test_the_functions_limits_apply_to_its_calls(front: Front, peer: Peer) -> None:
@@ -209,7 +210,7 @@ async def test_a_started_call_is_rerun_where_allowed(
         peer.answer((await peer.next(Kind.REQUEST)).id)
 
     assert (await call)[0] == (200 if reruns else 502)
-    page = front.metrics.render().decode()
+    page = TEXT.encode(front.metrics).decode()
     assert f"fngate_request_sends_sum{LABELS} {2 if reruns else 1}.0" in page
     assert ('reason="died"' in page) == reruns
 
@@ -227,7 +228,7 @@ async def test_unknown_names_are_not_counted(front: Front) -> None:
     status, _, _ = await front.call(GOOD, ref="nobody")
 
     assert status == 404
-    assert b"nobody" not in front.metrics.render()
+    assert b"nobody" not in TEXT.encode(front.metrics)
 
 
 async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
@@ -241,7 +242,7 @@ async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
 
     assert (status, problem["code"]) == (500, "internal")
     assert problem["detail"] == "see the server's log"
-    assert b'reason="internal"} 1.0' in front.metrics.render()
+    assert b'reason="internal"} 1.0' in TEXT.encode(front.metrics)
 
 
 async def test_a_held_call_names_the_revision_that_answered_it(

@@ -91,11 +91,3 @@ def test_revisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made.on_change(changed("a"))
     made.count_failure("default/c@1", 1.0)
     assert set(made.read()) == {"default/b@1", "default/c@1"}
-
-
-def test_processes_add_up() -> None:
-    """All numbers are sums, but the last success is the later one."""
-    one = RevisionNumbers(1, 2, 3, 4, 5, 6, 7, 100.0, 9, 10)
-    other = one._replace(last_s=50.0, rows=20.0)
-    assert one.plus(other) == RevisionNumbers(2, 22, 6, 8, 10, 12, 14, 100.0, 18, 20)
-    assert other.plus(one) == one.plus(other)

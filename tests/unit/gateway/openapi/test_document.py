@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 from gateway.openapi import routes
 from gateway.openapi.document import make_document, operation_id
 from gateway.openapi.routes import Answer, Content, Parameter, Route, errors_of
-from gateway.problems import STATUS
+from gateway.statuses import STATUS
 from gateway.v1.endpoints import ENDPOINTS
 from registry import errors
 from tests.support.described import described_routes

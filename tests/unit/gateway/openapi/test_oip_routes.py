@@ -8,9 +8,9 @@ from unittest.mock import MagicMock
 from gateway.http.oip.routes import OipRoutes
 from gateway.openapi.oip_routes import oip_routes
 from gateway.settings import GatewaySettings
-from pool_manager.drivers.fake import FakeDriver, Script
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.described import check_answer, described_routes
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.server import serving
 
 TENSOR = TensorSpec("x", "FP32", (-1, 2))

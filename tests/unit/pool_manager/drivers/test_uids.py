@@ -121,7 +121,7 @@ class Servers(RuleBasedStateMachine):
 
     @invariant()
     def no_two_share(self) -> None:
-        held = self.allocator.held()
+        held = self.allocator._held
         assert held == self.running
         assert len({*held.values()}) == len(held)
 

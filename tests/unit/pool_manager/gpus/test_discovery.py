@@ -9,7 +9,6 @@ import pytest
 
 from pool_manager.core.commands import Launch
 from pool_manager.core.state import Device
-from pool_manager.drivers.fake import FakeDriver, FakeProcesses
 from pool_manager.gpus import discovery
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.discovery import find_gpus, open_gpus
@@ -18,6 +17,7 @@ from pool_manager.replicas.records import unbound
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, EngineDown
 from runtime_image.contract.control import ReplicaRecord
+from tests.support.fake_driver.driver import FakeDriver, FakeProcesses
 from tests.support.nvml.board import NO_DRIVER, WRONG_VERSION, Board, Gpu
 
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -157,6 +157,23 @@ async def test_what_went_while_the_server_started_is_not_foreign(board: Board) -
 
     assert gpus.devices()[0].memory_mib == 23_900
     assert unseen.devices()[0].memory_mib == 24_000 - 1_100
+
+
+async def test_what_ends_while_replicas_are_listed_is_not_foreign(board: Board) -> None:
+    """The GPUs are read after that."""
+    board.claim(A, 7, 1_000)
+
+    class Ending(FakeProcesses):
+        async def pids(self, id: str) -> frozenset[int] | None:
+            board.end(7)
+            return frozenset()
+
+    driver = Adopting()
+    driver.processes = Ending(lambda _id: True)
+    found = await open_gpus(await find_gpus("all"), driver, {"r1": record("r1", A)})
+    await found.close()
+
+    assert found.devices()[0].memory_mib == 23_900
 
 
 async def test_an_adopted_replica_is_known_on_each_of_its_gpus(board: Board) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pool_manager.core.events import Loaded
-from pool_manager.drivers.fake import FakeDriver, FakeProcesses
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Charges, GpuView
 from registry.errors import DriverError
+from tests.support.fake_driver.driver import FakeDriver, FakeProcesses
 
 ID, GPU = "aaaa0001", "GPU-a"
 VIEW = GpuView(None, "0", None, None, None, None, 0.0)
@@ -198,6 +198,36 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
         frozenset({7, 8}),
         frozenset({7, 8}),
     ]
+
+
+async def test_a_replica_that_is_given_up_is_no_other_tenant(log: list[Any]) -> None:
+    """Its host was removed: what has its pids on a GPU of that name later is another program."""
+    tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=1)
+    for id in (ID, "dead0001"):
+        tenants.begin(id, (GPU,))
+    tenants.forget("dead0001")
+    await tenants.release(ID)
+
+    assert not tenants.covers("dead0001")
+    assert log == ["pids", "release", (GPU, frozenset({7}), 50.0)]
+
+
+async def test_nothing_is_told_of_a_replica_that_goes_while_it_is_measured(log: list[Any]) -> None:
+    """The machine does not know it any more."""
+    fed: list[Loaded] = []
+    driver = Driver(log)
+
+    class Leaving(FakeProcesses):
+        async def pids(self, id: str) -> frozenset[int] | None:
+            tenants.forget(id)
+            return frozenset({7})
+
+    driver.processes = Leaving(lambda _id: True)
+    tenants = tenancy(driver, Gpus(log, taken=640.0))
+    tenants.begin(ID, (GPU,))
+    await tenants.measure(loaded(), fed.append)
+
+    assert fed == []
 
 
 async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:

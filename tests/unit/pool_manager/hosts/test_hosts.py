@@ -10,7 +10,6 @@ import pytest
 from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.machine import Machine
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.host import HostEngine
 from pool_manager.hosts.hosts import MEMBERS_MAX, Hosts
 from pool_manager.hosts.kinds import engines_of
@@ -25,6 +24,7 @@ from registry.model.hosts import LOCAL_HOST, Host, SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport
 from tests.support.cluster import NODES, Cluster
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.modelled import Clock
 from tests.support.replicas import ModelFolder
 

@@ -81,6 +81,8 @@ class Engine:
         return web.json_response({"stream": "Loaded"})
 
     async def tag(self, request: web.Request) -> web.Response:
+        if request.match_info["name"] not in self.ids:
+            return web.Response(status=404)
         self.tags[f"{request.query['repo']}:{request.query['tag']}"] = request.match_info["name"]
         return web.Response(status=201)
 
@@ -155,29 +157,39 @@ async def test_starts_together_wait_for_one_transfer(rig: Rig) -> None:
     rig.there.gate.clear()
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
-            group.create_task(rig.images.provide(ID, rig.progress))
+            group.create_task(rig.images.send(ID, rig.progress))
         await asyncio.sleep(0)
         rig.there.gate.set()
 
     assert rig.there.loads == [SIZE]
+
+
+async def test_an_image_is_pinned_for_this_server(rig: Rig) -> None:
+    """Any number of times, whoever has brought it there; one that is not there cannot be."""
+    with pytest.raises(DriverError, match="cannot tag an image on host gpu2"):
+        await rig.images.pin(ID)
+    rig.there.has(ID)
+    for _ in range(2):
+        await rig.images.pin(ID)
+
     assert rig.there.tags == {f"fngate/pinned:{'a' * 64}.owner": ID}
 
 
 async def test_an_image_that_cannot_be_sent_has_a_reason(rig: Rig) -> None:
     """Of the image, of the host's processors, of its engine and of how it keeps images."""
     with pytest.raises(DriverError, match="this machine has no image"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)
     rig.here.has(ID)
     rig.there.processors = "aarch64"
     with pytest.raises(DriverError, match="gpu2 is arm64, the image is for amd64"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)
     rig.there.processors = "x86_64"
     rig.there.refusal = "no space left on device"
     with pytest.raises(DriverError, match=r"gpu2 refuses an image: no space left on device$"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)
     rig.there.refusal, rig.there.after_load = "", OTHER
     with pytest.raises(DriverError, match=r"gpu2 stores the image .* under another id"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)
 
 
 async def test_an_engine_that_does_not_answer(rig: Rig) -> None:
@@ -186,13 +198,13 @@ async def test_an_engine_that_does_not_answer(rig: Rig) -> None:
     away = HostImages("gpu2", f"{rig.here.url}-none", rig.there.url, "owner")
     assert await away.provide_runtime("cpu", REFERENCE, rig.progress) == OTHER
     with pytest.raises(DriverError) as raised:
-        await away.provide(ID, rig.progress)
+        await away.send(ID, rig.progress)
     assert not isinstance(raised.value, EngineDown)
 
     rig.here.has(ID)
     gone = HostImages("gpu2", rig.here.url, f"{rig.there.url}-none", "owner")
     with pytest.raises(EngineDown):
-        await gone.provide(ID, rig.progress)
+        await gone.send(ID, rig.progress)
 
 
 async def test_a_transfer_in_which_nothing_moves_ends(
@@ -204,7 +216,7 @@ async def test_a_transfer_in_which_nothing_moves_ends(
     rig.there.gate.clear()
 
     with pytest.raises(DriverError, match="gpu2 takes no more of the image"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)
 
 
 async def test_an_engine_may_pack_an_image_for_long(
@@ -216,7 +228,7 @@ async def test_an_engine_may_pack_an_image_for_long(
     rig.here.gate.clear()
     asyncio.get_running_loop().call_later(0.6, rig.here.gate.set)
 
-    await rig.images.provide(ID, rig.progress)
+    await rig.images.send(ID, rig.progress)
 
     assert rig.there.loads == [SIZE]
 
@@ -230,4 +242,4 @@ async def test_an_engine_that_never_sends_an_image_is_named(
     rig.here.gate.clear()
 
     with pytest.raises(DriverError, match="the engine of this machine sends no more of the image"):
-        await rig.images.provide(ID, rig.progress)
+        await rig.images.send(ID, rig.progress)

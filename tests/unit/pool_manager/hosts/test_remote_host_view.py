@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pool_manager.core.hosts import HostState
 from pool_manager.hosts.remote_host import complaint, state_of
 
 
@@ -27,11 +28,13 @@ def test_a_full_disk_and_a_wrong_clock_are_reported(
 @pytest.mark.parametrize(
     ("state", "transfer", "expected"),
     [
-        ("gone", "image: 3 of 9 MiB", "joining"),
-        ("gone", "", "gone"),
-        ("up", "image: 3 of 9 MiB", "up"),
+        (HostState.GONE, "image: 3 of 9 MiB", HostState.JOINING),
+        (HostState.GONE, "", HostState.GONE),
+        (HostState.UP, "image: 3 of 9 MiB", HostState.UP),
     ],
 )
-def test_a_host_that_gets_its_image_is_joining(state: str, transfer: str, expected: str) -> None:
+def test_a_host_that_gets_its_image_is_joining(
+    state: HostState, transfer: str, expected: HostState
+) -> None:
     """The first image of a host may take longer to send than the time after which it is gone."""
     assert state_of(state, transfer) == expected

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from runtime_image.contract.control import RECORD_FILE
 from runtime_image.contract.link import SPOKEN, VERSION
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.replicas import KEY, Stage, pool_settings
 
 ID, STANDBY, STRANGER = "aaaa0001", "aaaa0002", "dead0001"

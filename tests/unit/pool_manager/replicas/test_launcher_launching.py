@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.core.commands import Launch
 from pool_manager.core.start_queue import Rank, StartPriority
-from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.ports import Binding, GpuView, ServerContainer
 from pool_manager.read_ahead import ReadAhead
@@ -27,7 +26,10 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
 from tests.support.cluster import Node
+from tests.support.fake_driver.driver import FakeDriver, Script
+from tests.support.operator import until
 from tests.support.replicas import KEY, ModelFolder, Stage, binding, pool_settings
+from tests.support.scenes import a_record
 
 ID = "aaaa0001"
 
@@ -699,6 +701,45 @@ async def test_a_start_on_a_host_that_is_away_is_not_the_functions_fault(
         stage.launcher.launch(ELSEWHERE, binding(), "cpu")
         assert await stage.next(events.Lost, ID) == events.Lost(ID, reason, is_its_fault=False)
         stage.fleet.remove("node1")
+
+
+async def test_an_adopted_replica_is_limited_by_its_host_as_that_is_by_then(
+    stage: Stage, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another login a host has a successor, which takes the connections over."""
+    successor = Node("node1", stage.settings, stage.bundles, is_up=False)
+    limited: asyncio.Queue[str] = asyncio.Queue()
+
+    async def limit(record: ReplicaRecord) -> None:
+        limited.put_nowait(record.id)
+
+    monkeypatch.setattr(successor.replicas, "limit", limit)
+    monkeypatch.setattr(node.transport, "wait_up", successor.transport.wait_up)
+    node.transport.set_up(is_up=False)
+    record = node.complete(replace(a_record(), id=ID, bound=KEY, role="serve"))
+    stage.launcher.folders.record(record)
+    stage.launcher.adopt(record, "digits")
+    await asyncio.sleep(0)  # it waits for its host
+    stage.fleet.add(successor)
+    successor.transport.set_up(is_up=True)
+
+    assert await limited.get() == ID
+    assert stage.events.empty()
+    stage.launcher.abandon(ID)
+    await until(lambda: ID not in stage.launcher._relay.records)
+    await successor.replicas.close()
+
+
+async def test_what_is_given_up_with_its_host_is_on_no_gpu(on_gpu: Stage) -> None:
+    """Its processes are no reason for the memory that others hold there."""
+    await on_gpu.ready(ID)
+    launcher = on_gpu.launcher
+    assert launcher._occupancy.covers(ID)
+
+    launcher.abandon(ID)
+    await until(lambda: ID not in launcher._relay.records)
+
+    assert not launcher._occupancy.covers(ID)
 
 
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.drivers.fake import FakeDriver
 from pool_manager.settings import PoolSettings
+from tests.support.fake_driver.driver import FakeDriver
 from tests.support.replicas import Stage, pool_settings
 
 ID = "aaaa0001"

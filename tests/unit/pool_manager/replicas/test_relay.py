@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pool_manager.core import events
-from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.replicas import output, records
 from pool_manager.replicas.relay import EventRelay
 from pool_manager.replicas.run_folders import tail_lines
@@ -20,6 +19,7 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.server import Network, ServerSpec
 from tests.support.cluster import Node
+from tests.support.fake_driver.driver import FakeDriver, Script
 from tests.support.replicas import Stage, binding, pool_settings
 
 ID = "aaaa0001"

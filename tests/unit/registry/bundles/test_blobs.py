@@ -453,7 +453,7 @@ async def test_chunks_form_a_file(tmp_path: Path) -> None:
     await upload.commit(lambda _sha256: tmp_path / "ab" / "blob")
     await upload.close()
 
-    assert upload.received == len(content)
+    assert upload._received == len(content)
     assert (tmp_path / "ab" / "blob").read_bytes() == content
     assert (tmp_path / "ab" / "blob").stat().st_mode & 0o777 == 0o444
     assert (tmp_path / "ab" / "blob").stat().st_nlink == 1

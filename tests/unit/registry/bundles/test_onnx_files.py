@@ -16,7 +16,6 @@ from registry.bundles.onnx_files import (
     OnnxReader,
     check_external,
     check_original,
-    external_locations,
     external_paths,
 )
 from registry.errors import BadBundle, ModelRefused
@@ -40,6 +39,11 @@ def write(folder: Path, model: onnx.ModelProto) -> Path:
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def external_locations(path: Path, **bounds: int) -> tuple[str, ...]:
+    """Return the locations that a model file names."""
+    return OnnxReader(**bounds).read(path).locations
 
 
 def test_a_saved_model(tmp_path: Path) -> None:

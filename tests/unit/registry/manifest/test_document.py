@@ -15,7 +15,6 @@ from registry.manifest import (
     default_manifest,
     overrides,
     parse_manifest,
-    signature_from_rules,
 )
 from registry.model.functions import Limits, Scaling
 from registry.model.revisions import Batching, DeviceNeed
@@ -159,7 +158,7 @@ def test_a_python_function_needs_its_handler_and_inputs() -> None:
     manifest = parse_manifest(declared, ["handler.py"])
 
     assert (manifest.engine, manifest.model, manifest.handler) == ("python", "", "handler.py")
-    assert signature_from_rules(manifest.inputs).inputs[0].shape == (-1, 4)
+    assert manifest.inputs["x"].shape == (-1, 4)
     assert refusal(declared, []).detail["expected"] == "handler.py beside the manifest"
     assert refusal(PYTHON, ["handler.py"]).detail["key"] == "input"
 

@@ -17,10 +17,8 @@ from registry.manifest.schema import (
     check_document,
     declared,
     input_rule,
-    signature_from_rules,
 )
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
-from runtime_image.contract.signature import Signature, TensorSpec
 
 
 def refusal(text: str) -> BadManifest:
@@ -219,28 +217,30 @@ def test_a_handlers_tensors_are_declared(keys: dict[str, Any], key: str) -> None
         ({"kind": "bytes", "length": 10}, "UINT8", (-1, 10)),
     ],
 )
-def test_tensor_signatures(keys: dict[str, Any], dtype: str, shape: tuple[int, ...]) -> None:
+def test_tensors(keys: dict[str, Any], dtype: str, shape: tuple[int, ...]) -> None:
     """A declared tensor is used as it is; a form yields the tensor that it produces."""
-    rules = {"x": rule("python", **keys)}
+    rules = declared({"x": rule("python", **keys)})
 
-    assert signature_from_rules(rules) == Signature("tensors", (TensorSpec("x", dtype, shape),), ())
-    assert signature_from_rules(declared(rules)) == signature_from_rules(rules)
+    assert (rules["x"].dtype, rules["x"].shape) == (dtype, shape)
+    assert declared(rules) == rules
 
 
-def test_raw_and_json_signatures() -> None:
+def test_raw_bytes_and_json_have_no_tensors() -> None:
     """A single input of raw bytes is the body; json inputs accept any object."""
     raw = {"x": rule("python", kind="bytes")}
     free = {"x": InputRule("json"), "y": InputRule("json")}
 
-    assert signature_from_rules(raw) == Signature("bytes", (TensorSpec("x", "BYTES", (1,)),), ())
-    assert signature_from_rules(free) == Signature("json", (), ())
+    for rules in (raw, free):
+        assert declared(rules) == rules
+        assert {(one.dtype, one.shape) for one in rules.values()} == {("", ())}
 
 
 def test_raw_bytes_beside_another_input_are_a_tensor() -> None:
     """Raw bytes beside another input become a tensor."""
     rules = {"x": InputRule("bytes", bytes=BytesForm()), "y": InputRule(dtype="FP32", shape=(1,))}
 
-    assert signature_from_rules(rules).inputs[0] == TensorSpec("x", "UINT8", (-1, -1))
+    x = declared(rules)["x"]
+    assert (x.dtype, x.shape) == ("UINT8", (-1, -1))
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_raw_bytes_beside_another_input_are_a_tensor() -> None:
 def test_inputs_without_a_signature(rules: dict[str, InputRule]) -> None:
     """No input, or json beside another kind, is refused."""
     with pytest.raises(BadManifest, match="input: expected"):
-        signature_from_rules(rules)
+        declared(rules)

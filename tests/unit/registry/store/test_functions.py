@@ -14,6 +14,7 @@ from registry.model.revisions import Revision
 from registry.store.database import Connection, Database
 from registry.store.functions import Functions, add_revision, put_bundle, put_profile, save_function
 from registry.store.records import decode_record, encode_record
+from tests.support import stored
 from tests.support.nouns import (
     EMPTY,
     bundle,
@@ -63,11 +64,11 @@ async def test_a_deploy_that_fails_changes_nothing(functions: Functions) -> None
 async def test_traffic_moves_to_a_stored_revision(functions: Functions) -> None:
     """A revision stored earlier keeps its number when it gets the traffic."""
     await deploy(functions)
-    warm = await functions.add_revision(revision(number=0))
+    warm = await stored.add_revision(functions, revision(number=0))
 
-    stored, second = await functions.deploy(function("digits", 0), warm, bundle(), None)
+    first, second = await functions.deploy(function("digits", 0), warm, bundle(), None)
 
-    assert (warm, 2, 2) == (second, second.number, stored.revision)
+    assert (warm, 2, 2) == (second, second.number, first.revision)
 
 
 async def test_mismatched_revisions_and_bundles_are_refused(functions: Functions) -> None:
@@ -81,7 +82,7 @@ async def test_mismatched_revisions_and_bundles_are_refused(functions: Functions
 async def test_a_revision_needs_its_bundle(functions: Functions) -> None:
     """A revision with an unknown bundle is refused."""
     with pytest.raises(Conflict, match="FOREIGN KEY"):
-        await functions.add_revision(revision())
+        await stored.add_revision(functions, revision())
 
 
 async def test_a_function_needs_its_revision(functions: Functions) -> None:
@@ -143,19 +144,19 @@ async def test_old_revisions_are_trimmed(functions: Functions) -> None:
 
 async def test_a_revision_without_a_function_is_not_loaded(functions: Functions) -> None:
     """A revision whose deploy did not finish is stored, but calls cannot reach it."""
-    await functions.put_bundle(bundle())
-    await functions.add_revision(revision())
+    await stored.put_bundle(functions, bundle())
+    await stored.add_revision(functions, revision())
 
     assert await functions.load_all() == []
 
 
 async def test_bundles_are_stored_once(functions: Functions) -> None:
     """Storing a bundle twice is allowed; only bundles of revisions are loaded."""
-    await functions.put_bundle(bundle())
-    await functions.put_bundle(bundle())
+    await stored.put_bundle(functions, bundle())
+    await stored.put_bundle(functions, bundle())
     assert await functions.load_bundles() == {}
 
-    await functions.add_revision(revision(number=0))
+    await stored.add_revision(functions, revision(number=0))
 
     assert await functions.load_bundles() == {bundle().digest: bundle()}
 
@@ -164,8 +165,8 @@ async def test_orphans_are_removed(functions: Functions) -> None:
     """Bundles without a revision are removed unless they are to be kept."""
     kept, lost = bundle(a=b"kept"), bundle(a=b"lost")
     await deploy(functions)
-    await functions.put_bundle(kept)
-    await functions.put_bundle(lost)
+    await stored.put_bundle(functions, kept)
+    await stored.put_bundle(functions, lost)
 
     assert await functions.remove_orphans({kept.digest}) == 1
     assert await functions.referenced_blobs() == {sha256(b"model"), sha256(b"kept")}
@@ -248,7 +249,7 @@ async def test_equal_files_of_bundles_are_one_object(functions: Functions) -> No
         await functions.deploy(
             function(name, 0), revision(name, 0, bundle=files.digest), files, None
         )
-    await functions.put_bundle(bundle(lost=b"lost"))
+    await stored.put_bundle(functions, bundle(lost=b"lost"))
 
     loaded = await functions.load_bundles()
 

@@ -12,7 +12,7 @@ from registry.errors import BadRequest, RevokedNotStored, StoreUnavailable, Unkn
 from registry.key_form import KeyPriority
 from registry.model.functions import NAMESPACE
 from registry.model.keys import Key
-from registry.openness import CLOSED, UNDECIDED, Decision, Openness
+from registry.openness import CLOSED, Decision, Openness
 from registry.store.database import MIGRATIONS, Database
 from registry.store.keys import (
     KeyRing,
@@ -252,7 +252,7 @@ async def test_the_first_key_closes_the_store(database: Database) -> None:
     opened = Decision(Openness.OPEN)
     with pytest.raises(BadRequest):
         await keys.add(["nonsense"], now_s=0.0)
-    assert await store.load() == UNDECIDED
+    assert await store.load() == Decision()
     key, _ = await keys.add(["read"], now_s=0.0)
     assert await store.load() == CLOSED
     await store.save(opened)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.link import stream as streams
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.stream import FrameStream, Greeting, connect, open_stream
+from runtime_image.link.stream import FrameStream, Greeting, connect
 
 
 class End:
@@ -143,7 +143,7 @@ async def test_a_peer_that_does_not_read_is_dropped(
 async def test_a_path_without_a_listener_is_an_error(tmp_path: Path) -> None:
     """Connecting to a path without a listener raises OSError."""
     with pytest.raises(OSError, match="No such file"):
-        await open_stream(str(tmp_path / "none"), lambda _: None, lambda _: None, "test")
+        await connect(FrameStream(lambda _: None, lambda _: None, "test"), str(tmp_path / "none"))
 
 
 async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
@@ -158,7 +158,8 @@ async def test_a_stream_is_opened_by_path(tmp_path: Path) -> None:
 
     path = str(tmp_path / "s")
     async with await asyncio.start_unix_server(serve, path):
-        stream = await open_stream(path, lambda _: None, lost.set_result, "test")
+        stream = FrameStream(lambda _: None, lost.set_result, "test")
+        await connect(stream, path)
         stream.send(pack(Kind.PING, aux=7))
 
         assert await came == b"".join(pack(Kind.PING, aux=7))

@@ -312,11 +312,11 @@ def test_memory_is_given_back_after_a_rest(
     first = put(slab, b"1" * SIZE)
     side.hear()
     slab.free(first)
-    assert side.in_memory(ANSWER_SLAB) == slab.touched == SIZE
+    assert side.in_memory(ANSWER_SLAB) == slab._parts.touched == SIZE
     assert timers.due[0][0] == REST_S
     timers.ring()
 
-    assert side.in_memory(ANSWER_SLAB) == slab.touched == KEPT_BYTES
+    assert side.in_memory(ANSWER_SLAB) == slab._parts.touched == KEPT_BYTES
     assert side.read(put(slab, b"2" * SIZE)) == b"2" * SIZE
 
 
@@ -325,15 +325,15 @@ def test_there_is_no_rest_while_answers_come(slab: AnswerSlab, timers: Any) -> N
     slab.free(put(slab, b"1" * SIZE))
     slab.free(put(slab, b"2"))
     timers.ring()
-    assert slab.touched == SIZE
+    assert slab._parts.touched == SIZE
     third = put(slab, b"3")
     timers.ring()
-    assert (slab.touched, timers.due) == (SIZE, [])
+    assert (slab._parts.touched, timers.due) == (SIZE, [])
 
     slab.free(third)
     timers.ring()
 
-    assert slab.touched == KEPT_BYTES
+    assert slab._parts.touched == KEPT_BYTES
 
 
 def test_a_little_is_kept(slab: AnswerSlab, timers: Any) -> None:

@@ -1,5 +1,4 @@
-import type { Why } from "../../api/detail.ts";
-import type { CallError } from "../../api/types.ts";
+import type { FailureRow, Why } from "../../api/types.ts";
 import { ago, clockTime, count } from "../../design/format.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useActivity, useSite } from "../../store/hooks.ts";
@@ -38,7 +37,7 @@ export function DecisionsPanel({ name, why }: { name: string; why: Why | null })
 const decisionKey = (item: { at_s: number; text: string }): string => `${item.at_s.toFixed(2)} ${item.text}`;
 
 /** Requests that failed through no fault of the client, newest first. */
-export function ErrorsPanel({ errors }: { errors: readonly CallError[] }) {
+export function ErrorsPanel({ errors }: { errors: readonly FailureRow[] }) {
   const { store } = useSite();
   useSecond();
   return (

@@ -1,12 +1,11 @@
-import type { BuildDetail } from "../../api/detail.ts";
-import type { BuildLine } from "../../api/types.ts";
+import type { BuildDetail, BuildRow } from "../../api/types.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useSite } from "../../store/hooks.ts";
 import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, deviceName, TONES } from "./build.ts";
 
 /** State of the builds of a function's compiled models, and the models that are there. `line` stands for all types of
  * device: it is one that is not done, if any. */
-export function BuildPanel({ name, line, builds }: { name: string; line: BuildLine; builds: BuildDetail[] }) {
+export function BuildPanel({ name, line, builds }: { name: string; line: BuildRow; builds: BuildDetail[] }) {
   const { store } = useSite();
   useSecond();
   const advice = buildAdvice(line, name);

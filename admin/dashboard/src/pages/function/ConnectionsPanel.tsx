@@ -1,5 +1,4 @@
-import type { Connected, FunctionDetail, Why } from "../../api/detail.ts";
-import type { FunctionLine } from "../../api/types.ts";
+import type { ConnectedClient, FunctionDetail, FunctionRow, Why } from "../../api/types.ts";
 import { ago, clockTime, count } from "../../design/format.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useSite } from "../../store/hooks.ts";
@@ -8,7 +7,7 @@ import { ownerOf, toldOf } from "./connections.ts";
 const KINDS = { websocket: "WebSocket", events: "stream", request: "request" } as const;
 
 /** Who is connected to a server function, and why it is awake. The server lists 50 at most. */
-export function ConnectionsPanel({ line, detail, why }: { line: FunctionLine; detail: FunctionDetail; why: Why | null }) {
+export function ConnectionsPanel({ line, detail, why }: { line: FunctionRow; detail: FunctionDetail; why: Why | null }) {
   if (!why?.connections) return null;
   const { counting, free } = why.connections;
   const items = why.connected ?? [];
@@ -36,7 +35,7 @@ export function ConnectionsPanel({ line, detail, why }: { line: FunctionLine; de
   );
 }
 
-function List({ items }: { items: readonly Connected[] }) {
+function List({ items }: { items: readonly ConnectedClient[] }) {
   const { store } = useSite();
   useSecond();
   const now_s = store.serverNow_s();

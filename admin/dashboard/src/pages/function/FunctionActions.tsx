@@ -1,6 +1,6 @@
 import { useActions, type ActionKind } from "../../actions/ActionsHost.tsx";
 import { needlessOf } from "../../actions/needless.ts";
-import type { FunctionLine } from "../../api/types.ts";
+import type { FunctionRow } from "../../api/types.ts";
 import { useMayDeploy } from "../../store/hooks.ts";
 
 const BUTTONS: readonly { kind: ActionKind; title: string }[] = [
@@ -14,7 +14,7 @@ const BUTTONS: readonly { kind: ActionKind; title: string }[] = [
 ];
 
 /** Actions on the function, each with the reason if it is unavailable. */
-export function FunctionActions({ line, revisions }: { line: FunctionLine; revisions: number | null }) {
+export function FunctionActions({ line, revisions }: { line: FunctionRow; revisions: number | null }) {
   const { ask } = useActions();
   const { may, why } = useMayDeploy();
   const needless: Partial<Record<ActionKind, string>> = {

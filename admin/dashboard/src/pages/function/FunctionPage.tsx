@@ -1,7 +1,6 @@
 import { useState } from "react";
 import { RollbackDialog } from "../../actions/RollbackDialog.tsx";
-import type { Why } from "../../api/detail.ts";
-import type { Operation, Session } from "../../api/types.ts";
+import type { OperationRow, Session, Why } from "../../api/types.ts";
 import { LogPanel } from "../../logs/LogPanel.tsx";
 import { OperationNote } from "../../operations/OperationNote.tsx";
 import { operationOf } from "../../operations/operations.ts";
@@ -77,7 +76,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
 }
 
 /** The operation of the function that runs, or of one without a revision the first deploy, in its latest state. */
-function useOperation(name: string, why: Why | null): Operation | null {
+function useOperation(name: string, why: Why | null): OperationRow | null {
   const { store } = useSite();
   useOperationsVersion();
   return operationOf(name, why?.operation ?? null, store.operations);
@@ -95,7 +94,7 @@ interface NotThere {
   name: string;
   problem: string;
   why: Why | null;
-  operation: Operation | null;
+  operation: OperationRow | null;
 }
 
 /** Unknown function, or one whose first deploy runs or has failed. Before a complete snapshot it may still appear. */

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import type { FunctionLine } from "../../api/types.ts";
+import type { FunctionRow } from "../../api/types.ts";
 import { Sparkline } from "../../design/Sparkline.tsx";
 import { shownState, StateText } from "../../design/State.tsx";
 import { countdown, millis, rate, span } from "../../design/format.ts";
@@ -8,7 +8,7 @@ import { topic } from "../../store/store.ts";
 import { useSite, useTopic } from "../../store/hooks.ts";
 
 /** State of the function at a glance, with `actions` beside it. */
-export function Header({ line, actions }: { line: FunctionLine; actions: ReactNode }) {
+export function Header({ line, actions }: { line: FunctionRow; actions: ReactNode }) {
   const look = shownState(line);
   return (
     <header className="fn-head panel">
@@ -40,7 +40,7 @@ export function Header({ line, actions }: { line: FunctionLine; actions: ReactNo
 }
 
 /** While waking: phase and remaining time. While idle: time until the replica stops. */
-export function Doing({ line }: { line: FunctionLine }) {
+export function Doing({ line }: { line: FunctionRow }) {
   const { store } = useSite();
   useSecond();
   if (line.state === "waking") {
@@ -60,19 +60,19 @@ export function Doing({ line }: { line: FunctionLine }) {
 }
 
 /** Expected milliseconds until ready, from the estimate that arrived `heard_ms` ago; null if unknown. */
-export function leftOf(line: Pick<FunctionLine, "ready_in_ms">, heard_ms: number): number | null {
+export function leftOf(line: Pick<FunctionRow, "ready_in_ms">, heard_ms: number): number | null {
   return line.ready_in_ms === null ? null : line.ready_in_ms - heard_ms;
 }
 
-function Facts({ line }: { line: FunctionLine }) {
+function Facts({ line }: { line: FunctionRow }) {
   const { store } = useSite();
   useTopic(topic.order, (store) => store.orderVersion);
   useSecond();
   const ring = store.ring(line.name)?.toArray() ?? [];
   const isServer = line.engine === "server";
   const firstByte: [string, string][] = [
-    ["first byte p50", millis(line.first_byte_p50_ms ?? null)],
-    ["first byte p95", millis(line.first_byte_p95_ms ?? null)],
+    ["first byte p50", millis(line.first_byte_p50_ms)],
+    ["first byte p95", millis(line.first_byte_p95_ms)],
   ];
   const facts: [string, string][] = [
     ["replicas", `${line.ready} of ${line.wanted} wanted`],

@@ -1,10 +1,7 @@
 import { useState } from "react";
 import { functionPath } from "../../api/client.ts";
+import type { TicketRow } from "../../api/types.ts";
 import { useSite } from "../../store/hooks.ts";
-
-interface Ticket {
-  address: string;
-}
 
 /**
  * Opens the function's pages on their own host, with a ticket of this page's key. The address is
@@ -16,7 +13,7 @@ export function OpenPage({ name }: { name: string }) {
   const open = async () => {
     setProblem("");
     try {
-      const { data } = await client.ask<Ticket>(`${functionPath(name)}/tickets`, { method: "POST", json: {} });
+      const { data } = await client.ask<TicketRow>(`${functionPath(name)}/tickets`, { method: "POST", json: {} });
       follow(`${location.protocol}//${data.address}`);
     } catch (error) {
       setProblem(error instanceof Error ? error.message : String(error));

@@ -1,5 +1,5 @@
 import { memo } from "react";
-import type { PrecisionReport } from "../../api/detail.ts";
+import type { PrecisionReport } from "../../api/types.ts";
 import { bytes, mebibytes, plural } from "../../design/format.ts";
 import { figures, type Measured, measured, percent, place, SCALE, short, small } from "./precision.ts";
 

@@ -1,5 +1,5 @@
 import { useMemo } from "react";
-import { COMING, PHASES, type Replica } from "../../api/types.ts";
+import { COMING, PHASES, type ReplicaRow } from "../../api/types.ts";
 import { ago, countdown, mebibytes, millis, span } from "../../design/format.ts";
 import { shownState, StateText } from "../../design/State.tsx";
 import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
@@ -63,13 +63,13 @@ export function ReplicasPanel({ name }: { name: string }) {
 }
 
 /** A replica's device with its memory there: "GPU-1f · 20 GiB", or "4 GPUs · 20 GiB on each". */
-function placeOf({ device, devices, memory_mib }: Replica): string {
+function placeOf({ device, devices, memory_mib }: ReplicaRow): string {
   const size = mebibytes(memory_mib);
   return devices.length > 1 ? `${devices.length} GPUs · ${size} on each` : `${device} · ${size}`;
 }
 
 /** What a parked replica keeps: "keeps 320 MiB of GPU-1f and 20 GiB of host memory, stopped in 23 h". */
-function parkOf({ device, devices, residue_mib, host_mib, ends_s }: Replica, now_s: number): string {
+function parkOf({ device, devices, residue_mib, host_mib, ends_s }: ReplicaRow, now_s: number): string {
   const where = devices.length > 1 ? `each of ${devices.length} GPUs` : device;
   const until = ends_s ? `, stopped in ${countdown(ends_s - now_s)}` : "";
   return `keeps ${mebibytes(residue_mib)} of ${where} and ${mebibytes(host_mib)} of host memory${until}`;
@@ -94,7 +94,7 @@ function DeviceNames({ ids }: { ids: readonly string[] }) {
   );
 }
 
-function Phases({ replica }: { replica: Replica }) {
+function Phases({ replica }: { replica: ReplicaRow }) {
   const total_ms = length_ms({ phases: replica.phases, total_ms: 0 });
   if (total_ms <= 0) return null;
   const pieces = segments(replica.phases, total_ms).map(({ phase, from, share }) => ({

@@ -1,5 +1,5 @@
 import { memo } from "react";
-import type { FunctionDetail, Profile, Revision } from "../../api/detail.ts";
+import type { FunctionDetail, Profile, RevisionRow } from "../../api/types.ts";
 import { ago, bytes, mebibytes, millis } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
 import { LatencyChart } from "./LatencyChart.tsx";
@@ -75,7 +75,7 @@ function Row({
   onRollback,
 }: {
   name: string;
-  revision: Revision;
+  revision: RevisionRow;
   /** A server is not measured by batch, and not prepared. */
   isServer: boolean;
   whyNot: string;

@@ -1,5 +1,5 @@
 import { memo, type ReactNode } from "react";
-import type { FunctionDetail, Golden, ServerSettings } from "../../api/detail.ts";
+import type { FunctionDetail, Golden, Server } from "../../api/types.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 import { mebibytes, millis } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
@@ -8,11 +8,10 @@ import { OpenPage } from "./OpenPage.tsx";
 const NETWORKS = { none: "none: loopback only", egress: "egress: the host's network" } as const;
 
 /** Command or image, readiness and path rules of a server function, and a curl command to copy. */
-export const ServerPanel = memo(function ServerPanel({ detail, server }: { detail: FunctionDetail; server: ServerSettings }) {
+export const ServerPanel = memo(function ServerPanel({ detail, server }: { detail: FunctionDetail; server: Server }) {
   const { wake, free, deny } = server.paths;
-  const secrets = Object.entries(server.secrets ?? {});
-  const mounts = server.mounts ?? [];
-  const fields = server.fields ?? [];
+  const secrets = Object.entries(server.secrets);
+  const { mounts, fields } = server;
   const revision = detail.revisions.find(({ traffic }) => traffic);
   const profile = revision?.profile;
   return (

@@ -1,5 +1,4 @@
-import type { ExchangeLimits, FunctionDetail } from "../../api/detail.ts";
-import type { FunctionLine } from "../../api/types.ts";
+import type { ExchangeLimits, FunctionDetail, FunctionRow } from "../../api/types.ts";
 import { count, mebibytes } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
 
@@ -63,7 +62,7 @@ function aliasGroups(aliases: string[]): Group[] {
 }
 
 /** Settings of function.toml, `fnctl scale` and `fnctl alias`. Scaling comes from the function's line, which is live. */
-export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionLine }) {
+export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: FunctionRow }) {
   const { aliases, device, exchange } = detail;
   const groups: Group[] = [
     [

@@ -1,5 +1,5 @@
 import { memo } from "react";
-import type { FunctionDetail, InputRule, TensorSpec } from "../../api/detail.ts";
+import type { FunctionDetail, InputRule, TensorSpec } from "../../api/types.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 
 /** Inputs and outputs of the function, and a curl command to copy. */

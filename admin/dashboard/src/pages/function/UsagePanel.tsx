@@ -1,7 +1,8 @@
 import { useFetched } from "../../api/fetched.ts";
+import type { Usage, UsageSums } from "../../api/types.ts";
 import { count } from "../../design/format.ts";
 import { useTurn } from "../../store/clock.ts";
-import { KEYS_MAX, keyWords, moreKeys, type Numbers, type Usage, usagePath } from "./usage.ts";
+import { KEYS_MAX, keyWords, moreKeys, usagePath } from "./usage.ts";
 
 /** Seconds between two looks: the server stores usage every 10 s. */
 const LOOK_S = 15;
@@ -62,7 +63,7 @@ export function UsagePanel({ name }: { name: string }) {
   );
 }
 
-function Row({ caption, numbers }: { caption: string; numbers: Numbers }) {
+function Row({ caption, numbers }: { caption: string; numbers: UsageSums }) {
   const cells = [numbers.calls, numbers.tokens_in, numbers.tokens_out, numbers.unknown];
   return (
     <tr>

@@ -1,9 +1,8 @@
 import { expect, test } from "vitest";
-import type { BuildDetail } from "../../api/detail.ts";
-import type { BuildLine } from "../../api/types.ts";
+import type { BuildDetail, BuildRow } from "../../api/types.ts";
 import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, deviceName } from "./build.ts";
 
-const running: BuildLine = { state: "building", reason: "", began_s: 100, estimate_s: 40 };
+const running: BuildRow = { state: "building", reason: "", began_s: 100, estimate_s: 40 };
 const done: BuildDetail = {
   ...running,
   state: "done",
@@ -24,6 +23,9 @@ const done: BuildDetail = {
   samples: 12,
   ordinary_ms: { "8": 9, "1": 0.5 },
   compiled_ms: { "8": 3, "1": 0.25 },
+  load_ms: null,
+  memory_mib: null,
+  made_s: null,
 };
 
 test("a running build shows its time and the estimate", () => {

@@ -1,9 +1,8 @@
-import type { BuildDetail, OutputParity, ShapeRange } from "../../api/detail.ts";
-import type { BuildLine } from "../../api/types.ts";
+import type { BuildDetail, BuildRow, OutputParity, ShapeRange } from "../../api/types.ts";
 import { millis, span } from "../../design/format.ts";
 
 const ATTEMPTS = 3;
-const TITLES: Record<BuildLine["state"], string> = {
+const TITLES: Record<BuildRow["state"], string> = {
   unavailable: "no compiler",
   waiting: "waiting",
   building: "building",
@@ -12,7 +11,7 @@ const TITLES: Record<BuildLine["state"], string> = {
   done: "done",
 };
 /** Classes of the states' tags. */
-export const TONES: Record<BuildLine["state"], string> = {
+export const TONES: Record<BuildRow["state"], string> = {
   unavailable: "tag",
   waiting: "tag",
   building: "tag busy",
@@ -22,7 +21,7 @@ export const TONES: Record<BuildLine["state"], string> = {
 };
 
 /** The state in words, with the time that has passed and the estimate while it runs. `now_s` in Unix seconds. */
-export function buildTitle(line: BuildLine, now_s: number): string {
+export function buildTitle(line: BuildRow, now_s: number): string {
   const title = TITLES[line.state];
   if (line.state !== "building" || line.began_s === null) return title;
   const elapsed_s = Math.max(0, now_s - line.began_s);
@@ -32,14 +31,14 @@ export function buildTitle(line: BuildLine, now_s: number): string {
 }
 
 /** What the state means where no reason is given, "" if it is clear. */
-export function buildMeaning(line: BuildLine): string {
+export function buildMeaning(line: BuildRow): string {
   if (line.reason) return line.reason;
   if (line.state === "waiting") return "A build begins when a device is free. Calls are answered meanwhile.";
   return line.state === "building" ? "Calls are answered meanwhile, and end the build if they need its device." : "";
 }
 
 /** What the function's owner can do, "" for nothing. */
-export function buildAdvice(line: BuildLine, name: string): string {
+export function buildAdvice(line: BuildRow, name: string): string {
   return line.state === "given_up" || line.state === "failed" ? `fnctl prepare ${name} --now` : "";
 }
 

@@ -1,13 +1,12 @@
 import { expect, test } from "vitest";
-import type { Connected, FunctionDetail, Why } from "../../api/detail.ts";
-import type { FunctionLine } from "../../api/types.ts";
+import type { ConnectedClient, FunctionDetail, FunctionRow, Why } from "../../api/types.ts";
 import { ownerOf, toldOf } from "./connections.ts";
 
-const LINE = { state: "warm", min: 0, idle_s: 300 } as FunctionLine;
-const one = (kind: Connected["kind"], counts: boolean, path = "/a"): Connected => ({ key: "k1", note: "", kind, since_s: 1, path, counts });
+const LINE = { state: "warm", min: 0, idle_s: 300 } as FunctionRow;
+const one = (kind: ConnectedClient["kind"], counts: boolean, path = "/a"): ConnectedClient => ({ key: "k1", note: "", kind, since_s: 1, path, counts });
 const detail = (wake: string[] = [], websockets = "count") =>
   ({ server: { paths: { wake, free: [], deny: [] } }, exchange: { websockets } }) as unknown as FunctionDetail;
-const why = (items: Connected[], counting: number, free: number, awake = ""): Why => ({
+const why = (items: ConnectedClient[], counting: number, free: number, awake = "") => ({
   state: "warm",
   reason: "",
   blocked: "",
@@ -16,7 +15,7 @@ const why = (items: Connected[], counting: number, free: number, awake = ""): Wh
   connected: items,
   connections: { counting, free },
   awake,
-});
+}) as unknown as Why;
 
 test("open exchanges keep it awake, and each kind has its remedy", () => {
   const items = [one("websocket", true), one("events", true, "/events"), one("request", true)];
@@ -46,7 +45,7 @@ test("what is ignored is counted by kind, as far as it is listed", () => {
 });
 
 test("asleep, it says what wakes it", () => {
-  const cold = { ...LINE, state: "cold" } as FunctionLine;
+  const cold = { ...LINE, state: "cold" } as FunctionRow;
   expect(toldOf(cold, detail(), why([], 0, 0)).lead).toBe("Asleep, woken by: every request.");
   const told = toldOf(cold, detail(["/lab*", "POST *"], "ignore"), why([], 0, 0));
   expect(told.lead).toBe("Asleep, woken by: /lab*, POST *.");

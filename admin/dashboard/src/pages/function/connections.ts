@@ -1,5 +1,4 @@
-import type { Connected, FunctionDetail, Why } from "../../api/detail.ts";
-import type { FunctionLine } from "../../api/types.ts";
+import type { ConnectedClient, FunctionDetail, FunctionRow, Why } from "../../api/types.ts";
 import { count, plural } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
 
@@ -18,7 +17,7 @@ export interface Told {
 }
 
 /** The open exchanges in words. Needs a server function. */
-export function toldOf(line: FunctionLine, detail: FunctionDetail, why: Why): Told {
+export function toldOf(line: FunctionRow, detail: FunctionDetail, why: Why): Told {
   const open = why.connections ?? { counting: 0, free: 0 };
   const items = why.connected ?? [];
   return {
@@ -29,11 +28,11 @@ export function toldOf(line: FunctionLine, detail: FunctionDetail, why: Why): To
 }
 
 /** The label of the key that an exchange came with. */
-export function ownerOf({ note, key }: Connected): string {
+export function ownerOf({ note, key }: ConnectedClient): string {
   return note || (key ? `key ${key}` : "no key");
 }
 
-function leadOf(line: FunctionLine, detail: FunctionDetail, awake: string, counting: number): string {
+function leadOf(line: FunctionRow, detail: FunctionDetail, awake: string, counting: number): string {
   if (line.state === "cold") return `Asleep, woken by: ${wakersOf(detail)}.`;
   if (line.state === "parked") return `Asleep in host memory, woken by: ${wakersOf(detail)}.`;
   if (line.state === "failing") return "It fails to start; see its reason above.";
@@ -49,7 +48,7 @@ function wakersOf({ server }: FunctionDetail): string {
   return rules.length ? rules.join(", ") : "every request";
 }
 
-function ignoredOf(items: readonly Connected[], free: number): string {
+function ignoredOf(items: readonly ConnectedClient[], free: number): string {
   if (!free) return "";
   const shown = items.filter((item) => !item.counts);
   if (shown.length < free) return `Ignored: ${count(free)} exchanges.`;
@@ -59,10 +58,10 @@ function ignoredOf(items: readonly Connected[], free: number): string {
   return `Ignored: ${kinds.map(([kind, n]) => plural(n, NOUNS[kind])).join(", ")}.`;
 }
 
-function adviceOf(line: FunctionLine, items: readonly Connected[], counting: number): string[] {
+function adviceOf(line: FunctionRow, items: readonly ConnectedClient[], counting: number): string[] {
   if (!counting) return [];
   const advice: string[] = [];
-  const first = (kind: Connected["kind"]) => items.find((item) => item.counts && item.kind === kind);
+  const first = (kind: ConnectedClient["kind"]) => items.find((item) => item.counts && item.kind === kind);
   if (first("websocket")) advice.push('`limits.websockets = "ignore"` lets it sleep beside open WebSockets, which then wake nothing either.');
   const events = first("events");
   if (events) advice.push(`\`server.free = [${JSON.stringify(events.path.slice(0, PATH_MAX))}]\` lets it sleep beside that event stream.`);

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { PrecisionReport, WorstColumn } from "../../api/detail.ts";
+import type { PrecisionReport, ColumnReport } from "../../api/types.ts";
 import { figures, measured, percent, place, short, small } from "./precision.ts";
 
-const COLUMN: WorstColumn = {
+const COLUMN: ColumnReport = {
   output: "y",
   part: "column 3",
   error: 0.31,

@@ -1,9 +1,9 @@
 /** The candidates of other precision, as lengths of bars. */
 
-import type { Candidate, PrecisionReport, WorstColumn } from "../../api/detail.ts";
+import type { CandidateReport, PrecisionReport, ColumnReport } from "../../api/types.ts";
 
 export interface Measured {
-  candidate: Candidate;
+  candidate: CandidateReport;
   isChosen: boolean;
   /** Time per row in the runs that the trial compared, and their rows; null if not measured. */
   best: { ms: number; rows: number } | null;
@@ -55,13 +55,13 @@ function comparedRows({ candidates }: PrecisionReport): number {
   return best.rows;
 }
 
-function timeOf({ latency_ms, batchable }: Candidate, rows: number): { ms: number; rows: number } | null {
+function timeOf({ latency_ms, batchable }: CandidateReport, rows: number): { ms: number; rows: number } | null {
   const together = batchable && latency_ms?.[rows] !== undefined ? rows : 1;
   const ms = latency_ms?.[together];
   return ms === undefined ? null : { ms: ms / together, rows: together };
 }
 
-function disagreement({ cosine, same_label, column }: Candidate, tolerance: number): number | null {
+function disagreement({ cosine, same_label, column }: CandidateReport, tolerance: number): number | null {
   const found = [cosine, same_label].filter((value): value is number => value !== undefined).map((value) => 1 - value);
   // Without a tolerance, any error is above it.
   if (column) found.push(column.error_max > 0 ? (column.error / column.error_max) * tolerance : column.error);
@@ -85,12 +85,12 @@ export function percent(share: number): string {
 }
 
 /** Where the worst column is: "y column 3". */
-export function place({ output, part }: WorstColumn): string {
+export function place({ output, part }: ColumnReport): string {
   return `${output} ${part}`.trimEnd();
 }
 
 /** All figures of the worst column. */
-export function figures(column: WorstColumn): string {
+export function figures(column: ColumnReport): string {
   const { error, error_max, spread, bias, gain } = column;
   const of = gain === null ? "its magnitude, it is constant" : `its spread ${Number(spread.toPrecision(3))}`;
   const slope = gain === null ? "" : `, gain ${Number(gain.toPrecision(4))}`;

@@ -1,27 +1,6 @@
 /** Usage of a function's model at /v1: GET /usage?by=key&function=NAME. */
 
-export interface Numbers {
-  tokens_in: number;
-  tokens_out: number;
-  calls: number;
-  /** Calls whose tokens are not known. */
-  unknown: number;
-}
-
-export interface KeyUsage extends Numbers {
-  /** Id of the key; "" for calls without one. */
-  key: string;
-  /** The key's label. */
-  note: string;
-  removed: boolean;
-}
-
-export interface Usage {
-  items: KeyUsage[];
-  /** Keys that are not listed. */
-  left_out: number;
-  total: Numbers;
-}
+import type { Usage, UsageItem } from "../../api/types.ts";
 
 /** Keys that the panel lists: those with the most tokens. */
 export const KEYS_MAX = 8;
@@ -34,7 +13,7 @@ export function usagePath(name: string, since: string): string {
 }
 
 /** A key in words. */
-export function keyWords({ key, note, removed }: KeyUsage): string {
+export function keyWords({ key, note, removed }: UsageItem): string {
   if (key === OTHERS) return "others";
   if (note) return note;
   if (!key) return "no key";
@@ -42,6 +21,6 @@ export function keyWords({ key, note, removed }: KeyUsage): string {
 }
 
 /** How many keys the panel does not list. */
-export function moreKeys({ items, left_out }: Usage): number {
+export function moreKeys({ items, left_out }: Pick<Usage, "items" | "left_out">): number {
   return Math.max(0, items.length - KEYS_MAX) + left_out;
 }

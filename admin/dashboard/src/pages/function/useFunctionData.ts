@@ -1,7 +1,6 @@
 import { functionPath } from "../../api/client.ts";
-import type { FunctionDetail, Why } from "../../api/detail.ts";
+import type { ColdStart, FunctionDetail, FunctionRow, ItemsFailureRow, Why } from "../../api/types.ts";
 import { useFetched } from "../../api/fetched.ts";
-import type { CallError, ColdStart, FunctionLine } from "../../api/types.ts";
 import { keyOf } from "../../receipts/waterfall.ts";
 import { useTurn } from "../../store/clock.ts";
 import { useActivity, useOperationsVersion, useSite } from "../../store/hooks.ts";
@@ -15,7 +14,7 @@ const CONNECTIONS_S = 3;
  * Data of the page beside the event store: fetched once, and again after each event
  * that changes it.
  */
-export function useFunctionData(name: string, line: FunctionLine | undefined) {
+export function useFunctionData(name: string, line: FunctionRow | undefined) {
   const path = functionPath(name);
   const activity = useActivity(name);
   const { ended, live } = useOperations(name);
@@ -29,7 +28,7 @@ export function useFunctionData(name: string, line: FunctionLine | undefined) {
     `${path}/why`,
     `${settings} ${live} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0} ${isOpen ? `${line.in_flight} ${turn}` : ""}`,
   );
-  const errors = useFetched<{ items: CallError[] }>(`${path}/errors`, lastError);
+  const errors = useFetched<ItemsFailureRow>(`${path}/errors`, lastError);
   const starts: ColdStart[] = joined<ColdStart>(why.data?.cold_starts ?? [], activity.coldStarts, keyOf, STARTS_MAX);
   return { detail, why: why.data, errors: errors.data?.items ?? activity.errors, starts };
 }

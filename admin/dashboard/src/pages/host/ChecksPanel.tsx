@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "react";
 import { wordsOf } from "../../api/problem.ts";
-import type { HostCheck } from "../../api/types.ts";
+import type { Check, ItemsCheck } from "../../api/types.ts";
 import { StateText } from "../../design/State.tsx";
 import { plural } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
@@ -8,7 +8,7 @@ import { useSite } from "../../store/hooks.ts";
 /** A login takes at most this long on the server, with all its checks. */
 const CHECK_MS = 180_000;
 
-type Outcome = { is: "none" } | { is: "running" } | { is: "failed"; why: string } | { is: "done"; checks: HostCheck[] };
+type Outcome = { is: "none" } | { is: "running" } | { is: "failed"; why: string } | { is: "done"; checks: Check[] };
 
 /** Runs all checks of a host on the server and shows their results, with the remedies. */
 export function ChecksPanel({ name }: { name: string }) {
@@ -22,7 +22,7 @@ export function ChecksPanel({ name }: { name: string }) {
     try {
       const path = `/hosts/${encodeURIComponent(name)}/check`;
       const asking = { method: "POST", signal: abort.signal, timeout_ms: CHECK_MS };
-      const { data } = await client.ask<{ items: HostCheck[] }>(path, asking);
+      const { data } = await client.ask<ItemsCheck>(path, asking);
       setOutcome({ is: "done", checks: data.items });
     } catch (error) {
       if (!abort.signal.aborted) setOutcome({ is: "failed", why: wordsOf(error) });

@@ -1,6 +1,6 @@
 import type { ReactNode } from "react";
 import { useFetched } from "../../api/fetched.ts";
-import { LOCAL, type Host, type HostDetail } from "../../api/types.ts";
+import { LOCAL, type HostRow, type HostDetail } from "../../api/types.ts";
 import { StateText } from "../../design/State.tsx";
 import { mebibytes, millis, plural, span } from "../../design/format.ts";
 import { useHost, useIsAdmin, useSite, useTopic } from "../../store/hooks.ts";
@@ -48,7 +48,7 @@ export function HostPage({ name }: { name: string }) {
   );
 }
 
-function HostHeader({ host }: { host: Host }) {
+function HostHeader({ host }: { host: HostRow }) {
   const { store } = useSite();
   useSecond();
   const labels = ownLabels(host.labels);

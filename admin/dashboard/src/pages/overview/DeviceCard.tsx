@@ -1,5 +1,5 @@
 import { memo, type ReactNode } from "react";
-import type { Device, Replica } from "../../api/types.ts";
+import type { DeviceRow, ReplicaRow } from "../../api/types.ts";
 import { shownState, StateMark } from "../../design/State.tsx";
 import { mebibytes, percent } from "../../design/format.ts";
 import { functionHash } from "../../route/hash.ts";
@@ -32,7 +32,7 @@ export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
         </p>
       )}
       <ul className="chips" aria-label={`Replicas on ${device.id}`}>
-        {[...device.replicas, ...(device.parked ?? [])].map((replica) => (
+        {[...device.replicas, ...device.parked].map((replica) => (
           <ReplicaChip key={replica} id={replica} device={id} />
         ))}
       </ul>
@@ -53,7 +53,7 @@ function Busy({ share }: { share: number | null }) {
 
 /** Bar of the memory charged for replicas, with a line at the use that the driver reports; what parked replicas keep
  * is marked within it. */
-function Memory({ device }: { device: Device }) {
+function Memory({ device }: { device: DeviceRow }) {
   const total = device.total_mib ?? device.memory_mib;
   const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;
   const used = device.used_mib === null ? "" : `${mebibytes(device.used_mib)} used, `;
@@ -104,7 +104,7 @@ export const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: strin
 });
 
 /** The chip of a replica on several devices: while it is pointed at or focused, all its chips are marked. */
-function SpanningChip({ replica: { id }, title, inside }: { replica: Replica; title: string; inside: ReactNode }) {
+function SpanningChip({ replica: { id }, title, inside }: { replica: ReplicaRow; title: string; inside: ReactNode }) {
   const [isPointed, point] = usePointed(id);
   return (
     <li

@@ -1,5 +1,5 @@
 import { memo, type ReactElement } from "react";
-import type { FunctionLine } from "../../api/types.ts";
+import type { FunctionRow as Line } from "../../api/types.ts";
 import { Sparkline } from "../../design/Sparkline.tsx";
 import { shownState, StateText } from "../../design/State.tsx";
 import { ago, count, countdown, millis, rate } from "../../design/format.ts";
@@ -51,7 +51,7 @@ const Cells = memo(function Cells({ name, columns, isActive }: { name: string; c
   ));
 });
 
-const CELLS: Record<string, (line: FunctionLine, isActive: boolean) => ReactElement> = {
+const CELLS: Record<string, (line: Line, isActive: boolean) => ReactElement> = {
   name: (line) => <Name line={line} />,
   status: (line) => <Status line={line} />,
   held: (line) => <Number value={line.held} isHot={line.held > 0} />,
@@ -65,7 +65,7 @@ const CELLS: Record<string, (line: FunctionLine, isActive: boolean) => ReactElem
   more: (line, isActive) => <ActionsButton name={line.name} isReachable={isActive} />,
 };
 
-function Name({ line }: { line: FunctionLine }) {
+function Name({ line }: { line: Line }) {
   const labels = Object.entries(line.labels);
   return (
     <>
@@ -85,7 +85,7 @@ function Number({ value, isHot = false }: { value: number; isHot?: boolean }) {
   return <span className={isHot ? "hot" : value ? "" : "faint"}>{count(value)}</span>;
 }
 
-function Status({ line }: { line: FunctionLine }) {
+function Status({ line }: { line: Line }) {
   const look = shownState(line);
   const more = line.state === "warm" || line.state === "draining" ? `${line.ready}/${Math.max(line.max, line.ready)}` : undefined;
   return (
@@ -103,7 +103,7 @@ function Status({ line }: { line: FunctionLine }) {
 }
 
 /** The current phase, with a countdown of its expected remaining time. */
-function Waking({ line }: { line: FunctionLine }) {
+function Waking({ line }: { line: Line }) {
   useSecond();
   const { store } = useSite();
   const left_ms = line.ready_in_ms === null ? null : line.ready_in_ms - (Date.now() - store.heardAt_ms(line.name));
@@ -115,7 +115,7 @@ function Waking({ line }: { line: FunctionLine }) {
   );
 }
 
-function SleepsIn({ line }: { line: FunctionLine }) {
+function SleepsIn({ line }: { line: Line }) {
   if (line.sleeps_at_s !== null) return <Until at_s={line.sleeps_at_s} />;
   if (line.state !== "warm") return <span className="faint">–</span>;
   return <span className="muted">{line.held + line.in_flight > 0 || line.rate > 0 ? "busy" : line.min > 0 ? "stays" : "–"}</span>;

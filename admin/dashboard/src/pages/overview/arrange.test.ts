@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import type { FunctionLine } from "../../api/types.ts";
+import type { FunctionRow } from "../../api/types.ts";
 import { arrange, queryOf, sortedBy, viewOf } from "./arrange.ts";
 import { nextRow } from "./keys.ts";
 import { sumsOf } from "./totals.ts";
 
-const line = (name: string, more: Partial<FunctionLine> = {}) =>
-  ({ name, revision: `${name}@1`, state: "cold", rate: 0, p50_ms: null, held: 0, labels: {}, devices: [], ...more }) as FunctionLine;
+const line = (name: string, more: Partial<FunctionRow> = {}) =>
+  ({ name, revision: `${name}@1`, state: "cold", rate: 0, p50_ms: null, held: 0, labels: {}, devices: [], ...more }) as FunctionRow;
 
 const LINES = [
   line("a-10", { state: "warm", rate: 2, p50_ms: 9, labels: { team: "Vision" } }),

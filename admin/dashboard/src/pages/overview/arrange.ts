@@ -1,4 +1,4 @@
-import { STATES, type FunctionLine, type FunctionState } from "../../api/types.ts";
+import { STATES, type FunctionRow, type FunctionState } from "../../api/types.ts";
 
 export const SORTS = ["state", "name", "held", "in_flight", "rate", "p50_ms", "p95_ms", "sleeps_at_s", "error"] as const;
 export type SortKey = (typeof SORTS)[number];
@@ -44,7 +44,7 @@ export function sortedBy(view: View, key: SortKey): View {
 }
 
 /** Whether every word of `text` is in the name, the revision, a label or a device of a function. */
-export function isFound(line: FunctionLine, words: readonly string[]): boolean {
+export function isFound(line: FunctionRow, words: readonly string[]): boolean {
   if (!words.length) return true;
   const labels = Object.entries(line.labels).map(([key, value]) => `${key}=${value}`);
   const where = [line.revision, ...labels, ...line.devices].join(" ").toLowerCase();
@@ -52,7 +52,7 @@ export function isFound(line: FunctionLine, words: readonly string[]): boolean {
 }
 
 /** Names of the functions to show, in order. `errorAt_s` returns the time of a function's last error. */
-export function arrange(lines: Iterable<FunctionLine>, view: View, errorAt_s: (name: string) => number): string[] {
+export function arrange(lines: Iterable<FunctionRow>, view: View, errorAt_s: (name: string) => number): string[] {
   const words = view.text.toLowerCase().split(/\s+/).filter(Boolean);
   const shown: { name: string; value: number | string | null }[] = [];
   for (const line of lines) {
@@ -64,7 +64,7 @@ export function arrange(lines: Iterable<FunctionLine>, view: View, errorAt_s: (n
   return shown.map((one) => one.name);
 }
 
-function valueOf(line: FunctionLine, key: SortKey, errorAt_s: (name: string) => number): number | string | null {
+function valueOf(line: FunctionRow, key: SortKey, errorAt_s: (name: string) => number): number | string | null {
   switch (key) {
     case "name":
       return line.name;

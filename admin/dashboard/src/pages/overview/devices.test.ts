@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import type { Device, Host, Replica } from "../../api/types.ts";
+import type { DeviceRow, HostRow, ReplicaRow } from "../../api/types.ts";
 import { groupsOf, isKept, ownLabels, shortId, troubleOf } from "./devices.ts";
 
-const device = (id: string, host: string) => ({ id, host }) as Device;
-const host = (name: string) => ({ name }) as Host;
+const device = (id: string, host: string) => ({ id, host }) as DeviceRow;
+const host = (name: string) => ({ name }) as HostRow;
 
 test("devices are grouped by host, the server's own first", () => {
   const devices = [device("gpu10/GPU-b", "gpu10"), device("gpu2/cpu10", "gpu2"), device("gpu2/cpu9", "gpu2"), device("cpu0", "local")];
@@ -37,7 +37,7 @@ test("trouble is the reason and what the agent lacks", () => {
 });
 
 test("an idle replica without a CPU slot is kept", () => {
-  const one = { id: "r1", device: "cpu:0", state: "ready" } as Replica;
+  const one = { id: "r1", device: "cpu:0", state: "ready" } as ReplicaRow;
   const slot = (kind: string, ...replicas: string[]) => new Map([["cpu:0", { kind, replicas }]]);
   expect(isKept(one, slot("cpu"))).toBe(true);
   expect(isKept(one, slot("cpu", "r1"))).toBe(false);

@@ -1,4 +1,4 @@
-import { COMING, type Device, type FunctionLine, type FunctionState, type Replica } from "../../api/types.ts";
+import { COMING, type DeviceRow, type FunctionRow, type FunctionState, type ReplicaRow } from "../../api/types.ts";
 
 export interface Sums {
   states: Record<FunctionState, number>;
@@ -12,7 +12,7 @@ export interface Sums {
 }
 
 /** Totals. Replicas without a function (standbys) are not counted as serving. */
-export function sumsOf(functions: Iterable<FunctionLine>, replicas: Iterable<Replica>, devices: Iterable<Device>): Sums {
+export function sumsOf(functions: Iterable<FunctionRow>, replicas: Iterable<ReplicaRow>, devices: Iterable<DeviceRow>): Sums {
   const sums: Sums = {
     states: { cold: 0, waking: 0, warm: 0, parked: 0, draining: 0, failing: 0 },
     functions: 0,

@@ -7,12 +7,12 @@ import { functionHash } from "../../route/hash.ts";
 import { useSite } from "../../store/hooks.ts";
 import { Lane } from "../../timeline/Lane.tsx";
 import type { Hours } from "../../timeline/Span.tsx";
-import type { FunctionTimeline, FunctionUse, Timeline, Use } from "../../timeline/types.ts";
+import type { FunctionTimeline, FunctionUse, Timeline, BucketUse } from "../../api/types.ts";
 import { useWidth } from "../../timeline/width.ts";
 import { brief } from "../../timeline/words.ts";
 import { LaneCache } from "./laneCache.ts";
 
-const NONE: readonly Use[] = [];
+const NONE: readonly BucketUse[] = [];
 
 /** The functions that used devices most, each with its lane. */
 export function FunctionLanes({ data, hours }: { data: Timeline; hours: Hours }) {

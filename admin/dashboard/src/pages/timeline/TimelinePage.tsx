@@ -11,7 +11,7 @@ import { bucketAt } from "../../timeline/lanes.ts";
 import { Lane } from "../../timeline/Lane.tsx";
 import { hoursOf, SpanChoice, UseLegend } from "../../timeline/Span.tsx";
 import "../../timeline/timeline.css";
-import type { Timeline, Totals } from "../../timeline/types.ts";
+import type { Timeline, Totals } from "../../api/types.ts";
 import { useWidth } from "../../timeline/width.ts";
 import { brief, busyShare, time, timesOf } from "../../timeline/words.ts";
 import { FunctionLanes } from "./FunctionLanes.tsx";

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { FunctionTimeline } from "../../timeline/types.ts";
+import type { FunctionTimeline } from "../../api/types.ts";
 import { LaneCache } from "./laneCache.ts";
 
 const LANE = { use: [{ at_s: 0, waking_s: 0, idle_s: 0, busy_s: 1, device: "cpu:0" }] } as unknown as FunctionTimeline;

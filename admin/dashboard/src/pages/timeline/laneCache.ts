@@ -1,8 +1,8 @@
 import { summed } from "../../timeline/lanes.ts";
-import type { FunctionTimeline, Use } from "../../timeline/types.ts";
+import type { FunctionTimeline, BucketUse } from "../../api/types.ts";
 
 /** A function's lane, or null while it is being fetched. */
-export type Drawn = readonly Use[] | null;
+export type Drawn = readonly BucketUse[] | null;
 
 const AT_ONCE = 3;
 const KEPT = 300;
@@ -63,7 +63,7 @@ export class LaneCache {
     this.next();
   }
 
-  private keep(name: string, use: readonly Use[]): void {
+  private keep(name: string, use: readonly BucketUse[]): void {
     this.lanes.delete(name);
     this.lanes.set(name, use);
     const oldest = this.lanes.keys().next();

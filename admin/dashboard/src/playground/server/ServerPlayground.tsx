@@ -1,5 +1,5 @@
 import { memo, useId, useMemo, useState } from "react";
-import type { FunctionDetail } from "../../api/detail.ts";
+import type { FunctionDetail } from "../../api/types.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 import { millis } from "../../design/format.ts";
 import { useFunction } from "../../store/hooks.ts";
@@ -19,7 +19,7 @@ export function draftOf(detail: Pick<FunctionDetail, "server">): Draft {
   const isKnown = METHODS.includes(sample?.method as Method);
   // A body that begins with "@" is a file of the bundle, which the page does not have.
   if (!sample || !isKnown || sample.body.startsWith("@")) return { method: "GET", path: "/", headers: "", body: "" };
-  const headers = Object.entries(sample.headers).map(([name, value]) => `${name}: ${value}`);
+  const headers = Object.entries(sample.headers ?? {}).map(([name, value]) => `${name}: ${value}`);
   return { method: sample.method as Method, path: sample.path, headers: headers.join("\n"), body: sample.body };
 }
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from admin.cli.bench.cold_starts import ColdRuns, check_alone, is_expected
+from admin.cli.bench.cold_starts import ColdRuns, check_alone
+from admin.cli.bench.load import is_expected
 from admin.cli.bench.payloads import Request
 from admin.client.client import Client
+from admin.documents.functions import FunctionRow
 from registry.errors import Conflict
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import made
 
 REPLICAS = "/admin/v1/replicas"
 SLEEP = "/admin/v1/functions/digits/sleep"
@@ -126,15 +128,15 @@ def test_a_function_in_use_is_not_put_to_sleep_by_cold_runs(
     function: dict[str, Any], text: str
 ) -> None:
     """`force` overrides other callers, never a minimum of replicas."""
+    used = made(FunctionRow, {"name": "digits", **function})
     with pytest.raises(Conflict, match=text):
-        check_alone({"name": "digits", **function}, force=False)
-    check: Callable[[], None] = lambda: check_alone({"name": "digits", **function}, force=True)  # noqa: E731
+        check_alone(used, force=False)
     if "min" in function:
         with pytest.raises(Conflict):
-            check()
+            check_alone(used, force=True)
     else:
-        check()
-    check_alone({"name": "digits", "min": 0, "rate": 0.0}, force=False)
+        check_alone(used, force=True)
+    check_alone(made(FunctionRow, {"name": "digits", "min": 0, "rate": 0.0}), force=False)
 
 
 def test_the_expected_status_may_be_any() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from admin.cli.bench.payloads import (
     FILE_MAX,
@@ -16,9 +17,10 @@ from admin.cli.bench.payloads import (
     checked_requests,
     describe,
 )
-from admin.cli.bench.points import BadPlan
 from admin.cli.requests import Wanted
 from admin.client.client import ApiError, Client
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.samples import SampleRequest
 from tests.support.admin_api import AdminApi, Canned
 
 FUNCTION = "/admin/v1/functions/f"
@@ -84,7 +86,7 @@ def test_a_file_is_sent_unchanged(api: AdminApi, client: Client, tmp_path: Path)
 
 def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
     """Method, path, headers, body and expected status."""
-    sample = {"method": "PUT", "path": "/a b", "headers": {"X": "1"}, "body": "t", "status": 201}
+    sample = SampleRequest("/a b", "PUT", {"X": "1"}, "t", 201)
     described = Described("http", {"kind": "http"}, {}, is_zeros=False, sample=sample)
     api.on("GET", "/admin/v1/functions/f%402/sample", Canned(b"text"))
 
@@ -100,7 +102,7 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
 def test_a_server_gets_the_request_of_options(client: Client, tmp_path: Path) -> None:
     """With any status below 400, whatever the sample's; a file is read whole. Headers alone come
     to the sample, instead of its own."""
-    sample = {"path": "/a", "headers": {"x": "1", "y": "2"}, "status": 201}
+    sample = SampleRequest("/a", headers={"x": "1", "y": "2"}, status=201)
     described = Described("http", {"kind": "http"}, {}, is_zeros=False, sample=sample)
     (tmp_path / "q.json").write_bytes(b"{}")
     wanted = Wanted("/b?c=d e", None, ("X: 3", "Host: h"), f"@{tmp_path / 'q.json'}")
@@ -123,9 +125,9 @@ def test_the_body_of_a_request_has_a_bound(client: Client, tmp_path: Path) -> No
         file.truncate(FILE_MAX + 1)
     wanted = Wanted(body=f"@{tmp_path / 'large'}")
 
-    with pytest.raises(BadPlan, match="at most 268435456 bytes") as caught:
+    with pytest.raises(typer.BadParameter, match="at most 268435456 bytes") as caught:
         made(client, Described("http", {}, {}, is_zeros=False), wanted=wanted)
-    assert caught.value.option == "-d"
+    assert caught.value.param_hint == "-d"
 
 
 @pytest.mark.parametrize(
@@ -150,9 +152,9 @@ def test_unsuitable_inputs_are_refused(
 ) -> None:
     """The error names the option."""
     described = Described(kind, TENSORS, {}, is_zeros=False)
-    with pytest.raises(BadPlan) as caught:
+    with pytest.raises(typer.BadParameter) as caught:
         made(client, described, *batches, **source)
-    assert caught.value.option == option
+    assert caught.value.param_hint == option
     assert not str(caught.value).endswith(")")  # as a tuple does
 
 
@@ -171,6 +173,5 @@ def test_a_key_without_read_may_send_a_file(api: AdminApi) -> None:
     assert describe(client, "f") == BATCHED
     with pytest.raises(ApiError):
         describe(client, "f")
-    assert describe(client, "f") == Described(
-        "tensors", TENSORS, {"x": {"kind": "image"}}, is_zeros=True
-    )
+    rules = {"x": InputRule("image")}
+    assert describe(client, "f") == Described("tensors", TENSORS, rules, is_zeros=True)

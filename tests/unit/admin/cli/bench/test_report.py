@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from admin.cli.bench import plot
 from admin.cli.bench.benchmark import Options, Outcome, to_json
@@ -16,7 +17,7 @@ from admin.cli.bench.cold_starts import ColdStarts
 from admin.cli.bench.figures import figures
 from admin.cli.bench.load import LoadResult
 from admin.cli.bench.payloads import Request
-from admin.cli.bench.points import BadPlan, Limits, Point
+from admin.cli.bench.points import Limits, Point
 from admin.cli.bench.report import render
 
 REQUESTS = {
@@ -112,8 +113,8 @@ def test_labels_of_a_logarithmic_axis_do_not_overlap() -> None:
 
 def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is measured; as is another kind of picture."""
-    with pytest.raises(BadPlan, match=r"ends with \.png, got x\.svg"):
+    with pytest.raises(typer.BadParameter, match=r"ends with \.png, got x\.svg"):
         plot.check(Path("x.svg"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(BadPlan, match=r"make install EXTRAS=bench"):
+    with pytest.raises(typer.BadParameter, match=r"make install EXTRAS=bench"):
         plot.check(Path("x.png"))

@@ -21,8 +21,8 @@ from admin.cli.doctor.docker import (
     unreachable_check,
 )
 from admin.cli.doctor.engine_checks import Driver
-from admin.cli.doctor.machine import Check
 from admin.image.context import own_digest
+from hosts.checks import Check
 from runtime_image.contract.link import VERSION
 
 NAMES = ["docker engine", "docker api", "live-restore", "docker init", "docker disk"]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor import machine
-from admin.cli.doctor.machine import Check, render, softened, to_json
+from admin.cli.doctor.machine import render, softened, to_json
 from admin.client.client import Client
+from hosts.checks import Check
 from tests.support.admin_api import AdminApi, Canned
 
 

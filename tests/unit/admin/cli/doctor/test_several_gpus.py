@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from admin.cli.doctor.engine_checks import Driver
-from admin.cli.doctor.machine import Check
 from admin.cli.doctor.several_gpus import (
     MAY_STALL,
     MIB,
@@ -18,6 +17,7 @@ from admin.cli.doctor.several_gpus import (
     links,
     nvlinked,
 )
+from hosts.checks import Check
 from runtime_image.contract.gpus import Ancestor, Link
 
 NVLINK = Link("a", "b", Ancestor.SYSTEM, has_nvlink=True, has_peer_access=True)

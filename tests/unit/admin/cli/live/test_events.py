@@ -1,21 +1,27 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from admin.cli.live.events import (
+    ITEMS_MAX,
     KEPT_MAX,
     EventThread,
-    ServerEvent,
-    SnapshotPosition,
-    StreamItem,
+    Ignored,
     follow,
+    read_event,
 )
 from admin.client.sse import Connect, Disconnected, Event
 from admin.client.transport import ApiError, Unreachable
+from admin.documents.events import DecisionEvent, FunctionsEvent, ReadyEvent
+from tests.support.admin_documents import made
+from tests.support.event_server import function_row
+from tests.support.event_server import line as row
 
 AWAY = Unreachable("nobody there")
 REFUSED = ApiError(401, {"title": "A key is needed", "code": "no_key"})
@@ -50,22 +56,70 @@ class Line:
                 raise each
             yield each
 
-    def take(self, count: int) -> list[StreamItem]:
-        """Take this many events."""
+    def take(self, count: int) -> list[Event | Ignored | Disconnected]:
+        """Take this many events; those of type "odd" are ignored."""
         connect: Connect = self.connect
-        news = follow(connect, self.pauses.append)
+        news = follow(connect, self.pauses.append, readable)
         return [next(news) for _ in range(count)]
 
 
-def test_events_are_told_as_they_come() -> None:
-    """Events arrive in order; one that is not a JSON object is skipped."""
-    odd = [tell("2", "beat", "[]"), tell("3", "beat", "{")]
-    line = Line([tell("1", "reset"), *odd, tell("4", "ready", '{"a": 1}')])
+def readable(event: Event) -> list[Event | Ignored]:
+    """Return the event, unless its type is "odd"."""
+    return [Ignored("odd", "") if event.type == "odd" else event]
 
-    assert line.take(3) == [
-        ServerEvent("reset", {}),
-        ServerEvent("ready", {"a": 1}),
+
+def test_events_are_told_as_they_come() -> None:
+    """Events arrive in order, and a stream that ends is a lost connection."""
+    events = [tell("1", "reset"), tell("2", "ready")]
+
+    assert Line([*events]).take(3) == [
+        *events,
         Disconnected("the server ended the events", 1.0),
+    ]
+
+
+def test_an_event_is_its_data() -> None:
+    """An event is the Struct of its kind, without fields that this release does not know."""
+    decision = made(DecisionEvent, function="a", at_s=1.0, text="wakes")
+    data = json.dumps({**msgspec.to_builtins(decision), "later": [1]})
+
+    assert list(read_event(tell("1", "decision", data))) == [decision]
+    assert list(read_event(tell("1", "ready", ""))) == [ReadyEvent()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "why"),
+    [
+        ("weather", "{}", "this fnctl does not know such events"),
+        ("ready", "[]", "Expected `object`, got `array`"),
+        ("ready", "{", "Input data was truncated"),
+        ("ready", '{"a":' + "[" * 100_000, "maximum recursion depth exceeded"),
+        ("decision", '{"at_s": "x"}', "Expected `float`, got `str` - at `$.at_s`"),
+        ("functions", "{}", "Object missing required field `items`"),
+        ("functions", '{"items": [3]}', "Expected `object`, got `int` - at `$.items[]`"),
+        ("functions", json.dumps({"items": [3] * (ITEMS_MAX + 1)}), "Expected `object`, got `int`"),
+    ],
+)
+def test_what_cannot_be_read_has_a_reason(kind: str, data: str, why: str) -> None:
+    """Events of a kind or with data that is not known are ignored, with the reason; so is a list
+    that is longer than any server sends and has such items."""
+    [found] = read_event(tell("1", kind, data))
+
+    assert isinstance(found, Ignored)
+    assert found.kind == kind
+    assert found.why.startswith(why)
+
+
+def test_the_other_items_of_a_list_are_read() -> None:
+    """Of a list with an item that cannot be read, the others are read."""
+    items = [row("a"), {**row("b"), "held": "many"}, row("c")]
+
+    found = list(read_event(tell("1", "functions", json.dumps({"items": items}))))
+
+    assert found == [
+        FunctionsEvent([function_row("a")]),
+        Ignored("functions", "Expected `int`, got `str` - at `$.items[].held`"),
+        FunctionsEvent([function_row("c")]),
     ]
 
 
@@ -79,7 +133,7 @@ def test_after_a_break_it_goes_on_from_the_last_event() -> None:
     told = line.take(6)
 
     assert told[4] == Disconnected("nobody there", 1.0)
-    assert told[5] == ServerEvent("decision", {})
+    assert told[5] == tell("4", "decision")
     assert line.asked == ["", "b-3"]
 
 
@@ -92,27 +146,16 @@ def test_half_a_snapshot_is_not_resumed() -> None:
     assert line.asked == ["", ""]
 
 
-def test_events_before_a_break_are_not_repeated() -> None:
-    """Events received before a break are not repeated; another boot's ids start anew."""
-    line = Line(
-        [tell("1", "reset"), tell("9", "ready"), AWAY],
-        [tell("8", "decision"), tell("10", "decision"), Event("c-1", "decision", "{}")],
-    )
-
-    told = line.take(5)
-
-    assert told[3:] == [ServerEvent("decision", {}), ServerEvent("decision", {})]
-
-
 def test_pauses_grow_to_a_bound_and_start_anew() -> None:
-    """Pauses between connections grow up to a bound; an event resets them."""
+    """Pauses between connections grow up to a bound; an event that can be read resets them."""
     line = Line(
         [tell("1", "reset"), AWAY],
-        *([[AWAY]] * 6),
-        [tell("2", "reset"), BUSY],
+        [tell("2", "odd"), AWAY],
+        *([[AWAY]] * 5),
+        [tell("3", "reset"), BUSY],
     )
 
-    told = line.take(10)
+    told = line.take(11)
 
     assert line.pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
     assert told[-1] == Disconnected("Shutting down", 1.0)
@@ -131,16 +174,6 @@ def test_a_refusal_that_will_not_pass_ends_it() -> None:
         Line([tell("1", "reset"), AWAY], [REFUSED]).take(3)
 
 
-def test_foreign_ids_are_only_compared() -> None:
-    """Ids without a number have no order: every event is new."""
-    position = SnapshotPosition()
-
-    taken = [position.accept(Event(id, "decision", "{}")) for id in ("x", "a-b", "x", "")]
-
-    assert taken == [True] * 4
-    assert position.id == "x"
-
-
 UNTIL_S = 60.0
 
 
@@ -151,9 +184,9 @@ def test_news_are_taken_in_order() -> None:
     @contextmanager
     def connect(_last_id: str) -> Iterator[Iterator[Event]]:
         def events() -> Iterator[Event]:
-            yield Event("b-1", "reset", "{}")
+            yield Event("b-1", "ready", "{}")
             go_on.wait(UNTIL_S)
-            yield Event("b-2", "ready", "{}")
+            yield Event("b-2", "weather", "{}")
             ended.wait(UNTIL_S)
 
         yield events()
@@ -166,7 +199,8 @@ def test_news_are_taken_in_order() -> None:
     event_thread.close()
     ended.set()
 
-    assert (first, nothing, second) == ([ServerEvent("reset", {})], [], [ServerEvent("ready", {})])
+    assert (first, nothing) == ([ReadyEvent()], [])
+    assert second == [Ignored("weather", "this fnctl does not know such events")]
     event_thread.join(UNTIL_S)
 
 
@@ -199,7 +233,7 @@ def test_a_full_queue_stops_the_reading() -> None:
                 given += 1
                 if given > KEPT_MAX:
                     full.set()
-                yield Event("", "beat", "{}")
+                yield Event("", "ready", "{}")
 
         yield events()
 

@@ -134,7 +134,7 @@ def test_one_models_folder_takes_a_name(
     result = fnctl("deploy", str(tmp_path / "2nd"), "--name", "b", "--no-wait")
     assert result.exit_code == 0, result.output
     (sent,) = [request.json for request in deploys.sent("POST")]
-    assert not sent["derived_name"]
+    assert "derived_name" not in sent
     assert 'name = "2nd"' in sent["manifest"]
     assert result.stdout.splitlines()[1].split() == [
         "2nd",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from admin.cli.live.events import ServerEvent, StreamItem
+from admin.cli.live.events import StreamItem
 from admin.cli.top.app import AT_ONCE_MAX, BackgroundRequests, Outcome, Top
 from admin.cli.top.lines import Line, text
 from admin.cli.top.terminal import HungUp
@@ -15,7 +15,7 @@ from admin.cli.top.view import Request
 from admin.client.client import Client
 from admin.client.sse import Disconnected
 from tests.support.admin_api import AdminApi, Canned
-from tests.support.event_server import line, snapshot
+from tests.support.event_server import line, read, snapshot
 
 UNTIL_S = 60.0
 PATH = "/admin/v1/functions/a"
@@ -37,7 +37,11 @@ def done(background: BackgroundRequests, *requests: Request) -> list[Outcome]:
 
 def test_the_outcome_is_a_line(api: AdminApi, background: BackgroundRequests) -> None:
     """The outcome of warm and sleep is the line that the verbs print."""
-    api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
+    api.on(
+        "POST",
+        f"{PATH}/warm",
+        Canned({"revision": "a@1", "took_ms": 12.0}),
+    )
     slept = {"name": "a", "asked": 1, "stay": 1, "min": 1, "reasons": ["min is 1"]}
     api.on("POST", f"{PATH}/sleep", Canned(slept))
 
@@ -89,7 +93,7 @@ def test_one_thing_is_not_asked_twice_at_once(
     assert done(background, Request("warm", "f0"))
 
 
-WHOLE = [ServerEvent(*each) for each in snapshot([line("a"), line("b")])]
+WHOLE = read(*snapshot([line("a"), line("b")]))
 
 
 class Scene:

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from msgspec.structs import replace
 
 from admin.cli.live.state import LiveState
 from admin.cli.top.hosts import rows, shares
 from admin.cli.top.lines import Line
+from admin.documents.events import DevicesEvent, HostsEvent, ReplicasEvent
+from admin.documents.hosts import HostRow
+from admin.documents.server import DeviceRow
+from tests.support.admin_documents import made
+from tests.support.event_server import device_row, replica_row
 
 
 def text(line: Line) -> str:
     return "".join(part for part, _ in line).rstrip()
 
 
-def live(devices: list[dict[str, Any]], hosts: list[dict[str, Any]]) -> LiveState:
+def live(devices: list[DeviceRow], hosts: list[HostRow]) -> LiveState:
     found = LiveState()
-    found.apply("reset", {"server": {}}, 0.0)
-    found.apply("hosts", {"items": hosts}, 0.0)
-    found.apply("devices", {"items": devices}, 0.0)
-    replica = {"id": "r1", "function": "digits", "revision": "digits@1", "state": "ready"}
-    found.apply("replicas", {"items": [{**replica, "device": "gpu2/cpu:0"}]}, 0.0)
-    found.apply("ready", {}, 0.0)
+    for event in (
+        HostsEvent(hosts),
+        DevicesEvent(devices),
+        ReplicasEvent([replica_row("r1", "digits", "gpu2/cpu:0")]),
+    ):
+        found.apply(event, 0.0)
     return found
 
 
-def device(id: str, host: str, state: str = "free") -> dict[str, Any]:
-    return {"id": id, "host": host, "kind": "cpu", "state": state, "reason": ""}
-
-
-LOCAL = {"name": "local", "state": "up", "labels": {"host": "local"}, "rtt_ms": None}
-GPU2 = {
-    "name": "gpu2",
-    "state": "up",
-    "labels": {"host": "gpu2", "zone": "a"},
-    "rtt_ms": 0.42,
-    "transfer": "digits 40 %",
-}
-DEVICES = [device("cpu:0", "local"), device("gpu2/cpu:0", "gpu2", "taken")]
+LOCAL = made(HostRow, name="local", state="up", labels={"host": "local"})
+GPU2 = made(
+    HostRow,
+    name="gpu2",
+    state="up",
+    labels={"host": "gpu2", "zone": "a"},
+    rtt_ms=0.42,
+    transfer="digits 40 %",
+)
+DEVICES = [device_row("cpu:0"), device_row("gpu2/cpu:0", host="gpu2", state="taken")]
 
 
 def test_one_host_has_no_heading() -> None:
     """With the local host alone, devices are listed as ever."""
-    found = rows(live([device("cpu:0", "local")], [LOCAL]), 5, 100)
+    found = rows(live([device_row("cpu:0")], [LOCAL]), 5, 100)
 
     assert [text(line).split()[0] for line in found] == ["cpu:0"]
 
@@ -61,7 +62,8 @@ def test_devices_stand_below_their_host() -> None:
 
 def test_an_unreachable_host_shows_the_reason() -> None:
     """The reason stands in the line of the host."""
-    away = {**GPU2, "state": "unreachable", "reason": "no answer\x1b[2J for 8 s", "transfer": ""}
+    reason = "no answer\x1b[2J for 8 s"
+    away = replace(GPU2, state="unreachable", reason=reason, transfer="")
     line = text(rows(live(DEVICES, [LOCAL, away]), 9, 200)[2])
 
     assert line.startswith("gpu2 unreachable 0.42 ms")
@@ -71,8 +73,7 @@ def test_an_unreachable_host_shows_the_reason() -> None:
 
 def test_too_many_hosts_are_counted() -> None:
     """What is not up is shown first; there are never more lines than room."""
-    many = [{"name": f"h{n}", "state": "up"} for n in range(9)]
-    many[7]["state"] = "gone"
+    many = [made(HostRow, name=f"h{n}", state="gone" if n == 7 else "up") for n in range(9)]
     shown = [text(line) for line in rows(live([], [LOCAL, *many]), 4, 100)]
 
     assert len(shown) == 4

@@ -18,28 +18,30 @@ from admin.cli.top.layout import (
 )
 from admin.cli.top.lines import text
 from admin.cli.top.view import View
-from tests.support.event_server import beat, device, line, replica, snapshot
+from admin.client.sse import Disconnected
+from admin.documents.events import DecisionEvent
+from tests.support.admin_documents import made
+from tests.support.event_server import apply, beat, device, line, replica, snapshot
 
 PAGES = {"why": ("a", "warm", *"x" * 50), "help": ("help",)}
 
 
 def live(functions: int = 30, devices: int = 4) -> LiveState:
     """Return the state of a server with this many functions and devices."""
-    made = LiveState()
+    seen = LiveState()
     many = [device(f"cpu:{number}") for number in range(devices)]
     on = ("replicas", {"items": [replica("r1", "f1", "cpu:0")]})
-    told = ("decision", {"function": "f1", "at_s": 1.0, "text": "wakes"})
     items = [line(f"f{number:04d}", rate=float(number)) for number in range(functions)]
-    for kind, data in snapshot(items, ("devices", {"items": many}), on, told):
-        made.apply(kind, data, 10.0)
-    return made
+    apply(seen, 10.0, *snapshot(items, ("devices", {"items": many}), on))
+    seen.apply(made(DecisionEvent, function="f1", at_s=1.0, text="wakes"), 10.0)
+    return seen
 
 
 def drawn(
-    made: LiveState, state: ScreenState, size: tuple[int, int], now: float = 10.0
+    seen: LiveState, state: ScreenState, size: tuple[int, int], now: float = 10.0
 ) -> list[str]:
     """Return the texts of the screen's lines."""
-    return [text(one) for one in screen_lines(made, state, now, size)[0]]
+    return [text(one) for one in screen_lines(seen, state, now, size)[0]]
 
 
 @given(
@@ -157,28 +159,29 @@ def test_any_order_of_a_snapshot_gives_the_same_screen(order: list[int]) -> None
         *(("replicas", {"items": [replica(f"r{n}", f"f{n}", "cpu:0")]}) for n in range(4)),
         *(("devices", {"items": [device(f"cpu:{n}", busy=n / 4)]}) for n in range(4)),
     ]
-    made = LiveState()
-    for kind, data in [reset, *(pages[index] for index in order), ready, last]:
-        made.apply(kind, data, 10.0)
+    seen = LiveState()
+    apply(seen, 10.0, reset, *(pages[index] for index in order), ready, last)
 
     expected = LiveState()
-    for kind, data in [reset, *pages, ready, last]:
-        expected.apply(kind, data, 10.0)
+    apply(expected, 10.0, reset, *pages, ready, last)
 
-    assert made.resources == expected.resources
-    assert drawn(made, ScreenState("u"), (120, 40)) == drawn(expected, ScreenState("u"), (120, 40))
+    assert seen.resources == expected.resources
+    assert drawn(seen, ScreenState("u"), (120, 40)) == drawn(expected, ScreenState("u"), (120, 40))
 
 
 def header_live() -> LiveState:
     """Return a server's state, received at 10.0."""
-    made = LiveState()
+    seen = LiveState()
     items = [line("a", state="warm"), line("b")]
-    for kind, data in snapshot(items, ("devices", {"items": [device("cpu:0", state="taken")]})):
-        made.apply(kind, data, 10.0)
-    replicas = [replica("r1", "a", "cpu:0"), replica("r2", "", "", role="standby")]
-    made.apply("replicas", {"items": replicas}, 10.0)
-    made.apply(*beat(1000.0, held=3, in_flight=5, rate=41.26), 10.0)
-    return made
+    replicas = [replica("r1", "a", "cpu:0"), replica("r2", "", role="standby")]
+    apply(
+        seen,
+        10.0,
+        *snapshot(items, ("devices", {"items": [device("cpu:0", state="taken")]})),
+        ("replicas", {"items": replicas}),
+        beat(1000.0, held=3, in_flight=5, rate=41.26),
+    )
+    return seen
 
 
 def test_the_head_says_which_server_and_how_it_is() -> None:
@@ -189,27 +192,40 @@ def test_the_head_says_which_server_and_how_it_is() -> None:
     assert first.endswith(" live")
     figures = ["held 3", "in flight 5", "41/s", "warm 1 of 2", "replicas 1", "standbys 1"]
     assert second.startswith("   ".join([*figures, "devices 1 of 1 in use "]))
-    assert second.endswith(" ready")
+    assert second.endswith(" ok")
 
 
 def test_reasons_have_a_line_of_their_own() -> None:
     """The reasons of a degraded server have a line of their own, which is not cut."""
-    made = header_live()
+    seen = header_live()
     readyz = {"status": "degraded", "reasons": ["the disk is full", "a device is\nlost"]}
-    made.apply(*beat(1000.0, readyz=readyz), 10.0)
+    apply(seen, 10.0, beat(1000.0, readyz=readyz))
 
-    found = [text(one) for one in header(made, "http://a:1", 10.0, 60)]
+    found = [text(one) for one in header(seen, "http://a:1", 10.0, 60)]
 
     assert found[1].endswith(" degraded")
     assert found[2] == "the disk is full; a device is lost"
 
 
+def test_ignored_events_have_a_line_of_their_own() -> None:
+    """What cannot be read is named with the reason, without control characters."""
+    seen = header_live()
+    apply(seen, 10.0, ("beat", {}), ("a\x1b", {}))
+
+    found = [text(one) for one in header(seen, "http://a:1", 10.0, 200)]
+
+    assert found[2] == (
+        "ignored events: beat: Object missing required field `at_s`;"
+        " a�: this fnctl does not know such events"
+    )
+
+
 def test_old_data_is_called_old() -> None:
     """Stale data is marked with its age and with what is done about it."""
-    made = header_live()
-    told = [freshness(made, 10.0), freshness(made, 15.0)]
-    made.disconnected("gone", 19.0)
-    told += [freshness(made, 16.0), freshness(made, 19.0)]
+    seen = header_live()
+    told = [freshness(seen, 10.0), freshness(seen, 15.0)]
+    seen.apply(Disconnected("gone", 4.0), 15.0)
+    told += [freshness(seen, 16.0), freshness(seen, 19.0)]
 
     assert [each for each, _ in told] == [
         "live",
@@ -222,10 +238,11 @@ def test_old_data_is_called_old() -> None:
 
 def test_a_server_of_several_processes_says_so() -> None:
     """The head shows the number of gateway processes if there are several."""
-    made = header_live()
-    made.resources.server["workers"] = 3
+    seen = header_live()
+    assert seen.resources.server is not None
+    seen.resources.server.workers = 3
 
-    assert "  3 workers  " in text(header(made, "http://a:1", 10.0, 120)[0])
+    assert "  3 workers  " in text(header(seen, "http://a:1", 10.0, 120)[0])
 
 
 def test_the_last_happenings_are_told() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admin.cli.top.view import FILTER_MAX, SORTS, Request, View, Visible, press, sorted_functions
-from tests.support.event_server import line
+from tests.support.event_server import function_row
 
 NAMES = [f"f{number}" for number in range(20)]
 SIGHT = Visible(NAMES, 5, text_lines=30, text_rows=10)
@@ -144,12 +144,12 @@ def test_any_keys_leave_a_view_that_can_be_shown(keys: list[str], count: int, ro
 
 
 LINES = [
-    line("f", state="cold"),
-    line("a", state="cold", held=3),
-    line("b", state="warm", rate=900.0, p95_ms=5.0),
-    line("c", state="warm", p95_ms=9.0),
-    line("d", state="failing"),
-    line("e", state="waking"),
+    function_row("f", state="cold"),
+    function_row("a", state="cold", held=3),
+    function_row("b", state="warm", rate=900.0, p95_ms=5.0),
+    function_row("c", state="warm", p95_ms=9.0),
+    function_row("d", state="failing"),
+    function_row("e", state="waking"),
 ]
 
 
@@ -166,19 +166,19 @@ LINES = [
 )
 def test_functions_are_sorted(sort: str, names: str) -> None:
     """Functions are sorted; equal ones by name, whatever their order in the state."""
-    assert "".join(item["name"] for item in sorted_functions(LINES, sort, "")) == names
+    assert "".join(item.name for item in sorted_functions(LINES, sort, "")) == names
     assert sorted_functions(reversed(LINES), sort, "") == sorted_functions(LINES, sort, "")
 
 
 def test_a_little_more_load_moves_no_row() -> None:
     """A slightly higher load does not reorder rows, which would jump every second."""
-    first = [line("a", rate=900.0), line("b", rate=901.0)]
+    first = [function_row("a", rate=900.0), function_row("b", rate=901.0)]
 
-    assert [item["name"] for item in sorted_functions(first, "activity", "")] == ["a", "b"]
+    assert [item.name for item in sorted_functions(first, "activity", "")] == ["a", "b"]
 
 
 def test_a_filter_is_part_of_a_name_or_a_state() -> None:
     """A filter matches part of a name or a state, ignoring case."""
-    assert [item["name"] for item in sorted_functions(LINES, "name", "COLD")] == ["a", "f"]
-    assert [item["name"] for item in sorted_functions(LINES, "name", "B")] == ["b"]
+    assert [item.name for item in sorted_functions(LINES, "name", "COLD")] == ["a", "f"]
+    assert [item.name for item in sorted_functions(LINES, "name", "B")] == ["b"]
     assert next(iter(SORTS)) == "activity"

@@ -8,7 +8,9 @@ import pytest
 from typer.testing import Result
 
 from admin.cli.verbs.advise import better, render, sentence
+from admin.documents.history import Advice
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import made
 
 PATH = "/admin/v1/functions/digits/advice"
 
@@ -85,17 +87,18 @@ def test_a_better_row_costs_next_to_nothing(
 ) -> None:
     """Better means much less device time for hardly more waiting, or much less waiting for hardly
     more device time; a trade-off is left to the operator."""
-    answer = advice(row(300.0, 20.0, 7200.0, now=True), *others)
+    answer = made(Advice, advice(row(300.0, 20.0, 7200.0, now=True), *others))
 
     found = better(answer)
 
-    assert (found["idle_s"] if found else None) == best
+    assert (found.idle_s if found else None) == best
     assert ("already a good choice" in sentence(answer)) == (best is None)
 
 
 def test_less_waiting_is_said_too() -> None:
     """The advice for less waiting names the device time that it takes."""
-    answer = advice(row(300.0, 20.0, 7200.0, now=True), row(600.0, 5.0, 7560.0))
+    rows = row(300.0, 20.0, 7200.0, now=True), row(600.0, 5.0, 7560.0)
+    answer = made(Advice, advice(*rows))
 
     assert sentence(answer) == "idle 600 s takes 0.2 device-hours a day, with 30.0 s less waiting"
 
@@ -108,15 +111,15 @@ def test_too_little_history_is_said(api: AdminApi, fnctl: Callable[..., Result])
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == "note: no advice: 3 requests were recorded\n"
-    assert better(advice()) is None
-    assert sentence(advice()) == ""
+    none = made(Advice, advice())
+    assert (better(none), sentence(none)) == (None, "")
 
 
 def test_an_estimate_is_called_one() -> None:
     """A cold start is marked as estimated if none was seen."""
     basis = {"cold_start_ms": 900.0, "run_ms": 1.0, "cold_starts_seen": 0}
 
-    shown = render(advice(row(300.0, 20.0, 7200.0, now=True), basis=basis))
+    shown = render(made(Advice, advice(row(300.0, 20.0, 7200.0, now=True), basis=basis)))
 
     assert "a cold start takes 900 ms (estimated)" in shown
 

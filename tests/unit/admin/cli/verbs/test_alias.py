@@ -25,6 +25,16 @@ def test_an_alias_is_added(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     assert result.stdout == "openai/gpt-4o:mini was already an alias of qwen\n"
 
 
+def test_an_alias_that_is_no_text_is_wrong_usage(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """As Python gives the bytes of such an argument; nothing is sent."""
+    result = fnctl("alias", "add", "qwen", "mini\udcff")
+
+    assert (result.exit_code, api.requests) == (2, [])
+    assert "expected text in utf-8, got '\\udcff'" in result.stderr
+
+
 def test_an_alias_is_removed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """It is named in the query, whatever characters it has."""
     removed = {"removed": "a/../b?c#d%2e", "function": "qwen"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from admin.cli.verbs.doctor import images
+from admin.cli.verbs.doctor import settings
 from tests.support.admin_api import AdminApi, Canned
 from tests.support.sshd import sshd
 
@@ -87,14 +87,17 @@ def test_another_machine_is_checked_over_ssh(
     assert "is not known" in bad.stdout
 
 
-def test_the_images_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FN_IMAGE_CPU names the image to check; with invalid settings the default names are
-    checked."""
+def test_settings_are_those_of_a_server_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As FN_IMAGE_CPU, the image to check; with invalid settings the defaults are checked."""
     monkeypatch.setenv("FN_IMAGE_CPU", "mine:1")
-    assert images()["cpu"] == "mine:1"
+    assert settings(tmp_path).image_cpu == "mine:1"
 
     monkeypatch.setenv("FN_PORT", "nonsense")
-    assert images() == {"cpu": "fngate-runtime:cpu", "gpu": "fngate-runtime:gpu"}
+    found = settings(tmp_path)
+    assert (found.image_cpu, found.image_gpu) == ("fngate-runtime:cpu", "fngate-runtime:gpu")
+    assert found.store().secret_key.is_relative_to(tmp_path)
 
 
 def test_a_host_is_checked_by_the_server(api: AdminApi, fnctl: Callable[..., Result]) -> None:

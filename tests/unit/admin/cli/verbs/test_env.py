@@ -10,7 +10,9 @@ import pytest
 from typer.testing import Result
 
 from admin.cli.verbs.env import render, render_shown
+from admin.documents.server import EnvironmentDetail, EnvironmentRow
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import all_made, made
 
 PATH = "/admin/v1/environments"
 ID = "3f9c" + "0" * 60
@@ -43,7 +45,7 @@ DETAIL = {
 def test_a_table_of_environments() -> None:
     """Ids are short, sizes have units, and what is not there has none."""
     many = {**GONE, "id": f"{ID}.own", "functions": [f"f@{n}" for n in range(7)], "live": []}
-    assert render([ROW, many], 1060.0).splitlines() == [
+    assert render(all_made(EnvironmentRow, [ROW, many]), 1060.0).splitlines() == [
         "ENVIRONMENT       PYTHON  PACKAGES  SIZE     OWN      STATE    USED       FUNCTIONS",
         "3f9c00000000      3.11    2         3.0 MiB  1.0 MiB  ready    1 min ago  f@1, g",
         "3f9c00000000.own  3.11    2                           missing             "
@@ -54,7 +56,7 @@ def test_a_table_of_environments() -> None:
 
 def test_an_environment_is_shown_with_its_packages() -> None:
     """The interpreter, the functions, and where a package came from."""
-    assert render_shown(DETAIL, 1060.0).splitlines() == [
+    assert render_shown(made(EnvironmentDetail, DETAIL), 1060.0).splitlines() == [
         f"  id         {ID}",
         "  state      ready",
         "  python     3.11.7, linux-x86_64, glibc-2.36",
@@ -67,7 +69,8 @@ def test_an_environment_is_shown_with_its_packages() -> None:
         "numpy    1.26.4   2.0 MiB",
         "mine     1.0               wheels/",
     ]
-    assert "size" not in render_shown({**DETAIL, **GONE}, 0.0).splitlines()[3]
+    gone = made(EnvironmentDetail, {**DETAIL, **GONE})
+    assert "size" not in render_shown(gone, 0.0).splitlines()[3]
 
 
 @pytest.mark.parametrize(

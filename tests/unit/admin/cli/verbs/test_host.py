@@ -57,7 +57,6 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
         "labels": {"zone": "a"},
         "files_mib": 2048,
         "host_key": KEY,
-        "accept_host_key": False,
     }
     assert result.stdout == (
         f"gpu2 is added (nn@gpu2, 1 checks passed)\n  its key is pinned: {KEY}\n"

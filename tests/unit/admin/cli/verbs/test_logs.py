@@ -71,6 +71,21 @@ def test_logs_are_followed_until_the_function_is_gone(
     assert api.requests[0].query == {"lines": "3"}
 
 
+def test_events_that_cannot_be_read_are_ignored(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """Each is named with the reason on stderr, and the lines after it are printed."""
+    api.on("GET", PATH, stream(("weather", {}), ("end", {}), ("lines", ITEMS[0])), GONE)
+
+    result = fnctl("logs", "digits", "-f")
+
+    assert (result.exit_code, result.stdout) == (0, "r1 | one\nr1 | two�[2J\n")
+    assert result.stderr.splitlines()[:2] == [
+        "ignored: weather: this fnctl does not know such events",
+        "ignored: end: Object missing required field `replica`",
+    ]
+
+
 def test_followed_logs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """-f --json prints one object per line and no remarks."""
     api.on("GET", PATH, TALK, GONE)

@@ -38,7 +38,7 @@ def test_a_rollback_is_followed_to_its_end(api: AdminApi, fnctl: Callable[..., R
     )
     assert "  warm " in result.stderr
     assert result.stderr.endswith("next: fnctl show digits  or  fnctl invoke digits\n")
-    assert api.sent("POST")[0].json == {"to": None, "breaking": False}
+    assert api.sent("POST")[0].json == {}
 
 
 def test_a_rollback_may_name_a_revision_and_break(
@@ -49,7 +49,7 @@ def test_a_rollback_may_name_a_revision_and_break(
 
     result = fnctl("rollback", "digits", "--to", "1", "--breaking", "--json")
 
-    assert json.loads(result.stdout) == DONE
+    assert json.loads(result.stdout) == api.body("POST", ROLLBACK_PATH)
     assert (api.sent("POST")[0].json, result.stderr) == ({"to": 1, "breaking": True}, "")
 
 
@@ -73,7 +73,15 @@ def test_a_revision_is_a_number(api: AdminApi, fnctl: Callable[..., Result]) -> 
 
 
 SCALE_PATH = "/admin/v1/functions/digits"
-SCALE_ANSWER = {"name": "digits", "min": 1, "max": 4, "idle_s": 60.0}
+SCALE_ANSWER = {
+    "name": "digits",
+    "min": 1,
+    "max": 4,
+    "idle_s": 60.0,
+    "spread": True,
+    "file_hosts": 1,
+    "warnings": [],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +112,10 @@ def test_scale_warns_of_what_cannot_be_kept(api: AdminApi, fnctl: Callable[..., 
     assert result.stderr == "warning: min keeps all slots\nnext: fnctl show digits\n"
 
 
-@pytest.mark.parametrize("words", [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"], ["--idle", "inf"], ["--idle", "nan"]],
+)
 def test_a_scale_without_changes_is_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: list[str]
 ) -> None:
@@ -174,7 +185,7 @@ def test_sleep_says_what_it_did(
     assert (result.exit_code, result.stdout) == (0, text)
     assert result.stderr == f"next: {next_step}\n"
     assert json.loads(fnctl("sleep", "digits", "--json").stdout) == answer
-    assert api.requests[0].body == b""
+    assert api.requests[0].json == {}
     fnctl("sleep", "digits", "--force")
     assert json.loads(api.requests[-1].body) == {"force": True}
 

@@ -12,7 +12,9 @@ import pytest
 from typer.testing import Result
 
 from admin.cli.verbs.secret import VALUE_MAX, read_value, render
+from admin.documents.server import SecretRow
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import all_made
 
 SECRETS = "/admin/v1/secrets"
 SET = {"name": "hf", "set_s": 1.0, "created": True, "changed": True, "stale": [], "unreadable": []}
@@ -104,7 +106,7 @@ def test_secrets_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None
     assert json.loads(fnctl("secret", "ls", "--json").stdout) == {"items": [ITEM]}
 
     broken = {**ITEM, "problem": "secret hf: its key is missing"}
-    assert render([ITEM, broken], 1120.0).split("\n") == [
+    assert render(all_made(SecretRow, [ITEM, broken]), 1120.0).split("\n") == [
         "NAME  SET        NEEDED BY  STATE",
         "hf    2 min ago  qwen",
         "hf    2 min ago  qwen       unreadable",

@@ -14,7 +14,7 @@ from typer.testing import Result
 from admin.cli.verbs.ui import address_of, write_page
 from tests.support.admin_api import AdminApi, Canned
 
-SESSION = {"scopes": ["admin"], "version": "0.1.0", "driver": "fake", "workers": 1}
+SESSION = {"scopes": ["admin"], "version": "0.1.0", "driver": "process", "workers": 1}
 
 
 def test_the_address_has_the_key_where_no_server_sees_it(

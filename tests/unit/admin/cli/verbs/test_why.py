@@ -8,7 +8,9 @@ import pytest
 from typer.testing import Result
 
 from admin.cli.render import render_why
+from admin.documents.functions import Why
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.admin_documents import made
 
 ERROR = {"at_s": 1.0, "code": "function_failing", "detail": "cannot be loaded", "count": 1}
 
@@ -26,7 +28,9 @@ def test_why_hints_at_the_logs_of_a_failing_function(
     assert result.stdout.startswith("failing: no such file\n\nerrors\n")
     assert result.stdout.endswith("function_failing: cannot be loaded\n")
     assert result.stderr == "next: fnctl logs digits\n"
-    assert json.loads(fnctl("why", "digits", "--json").stdout) == {**answer, "errors": [ERROR]}
+    told = json.loads(fnctl("why", "digits", "--json").stdout)
+    errors = api.body("GET", "/admin/v1/functions/digits/errors")["items"]
+    assert told == {**api.body("GET", WHY), "errors": errors}
 
 
 WHY = "/admin/v1/functions/digits/why"
@@ -144,4 +148,4 @@ ASLEEP = "asleep in host memory, wakes in about 2.1 s"
 def test_why_tells_of_parks(answer: dict[str, Any], lines: list[str]) -> None:
     """What sleeps, since when and why, how long its wake takes, what it keeps, and when it ends;
     what is left of a wake; or why nothing is parked."""
-    assert render_why(answer, 1_180.0).split("\n") == lines
+    assert render_why(made(Why, answer), [], 1_180.0).split("\n") == lines

@@ -51,7 +51,7 @@ async def test_heads_and_their_routes_are_remembered(tmp_path: Path) -> None:
         known = []
         for name in ("web", "web", "web", "web@1", "web@1"):
             assert (await asks(one, post(CHAT, {"model": name}))).status == 200
-            known.append(heads.known)
+            known.append(len(heads._known))
         assert known == [0, 2, 2, 3, 3]
         one.gateway.invoker.key_times.flush()
         assert history.arrivals == [("default", "web")] * 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from gateway.metrics.requests import TEXT
+from gateway.metrics.counters import TEXT
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.records import RequestRecord
 from gateway.observing.tracing import Tracer
@@ -28,8 +28,7 @@ def logged(one: Gate) -> list[AccessEvent]:
 def page_of(one: Gate) -> str:
     """Return the page /metrics."""
     metrics = one.gateway.invoker.metrics
-    metrics.snapshot()
-    return metrics.render(TEXT).decode()
+    return TEXT.encode(metrics).decode()
 
 
 async def test_an_answer(tmp_path: Path, is_fast: bool) -> None:

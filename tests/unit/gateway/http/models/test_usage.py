@@ -9,7 +9,6 @@ import pytest
 
 from gateway.http.models import usage
 from gateway.http.models.usage import UsageMeter
-from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from gateway.proxy.response_head import parse_response_head
 from gateway.v1.rewriting import ModelAnswer
@@ -28,7 +27,7 @@ class Call:
         self.now_s = 100.0
         monkeypatch.setattr(usage, "monotonic", lambda: self.now_s)
         self.rows: list[UsageRow] = []
-        self.metrics = Metrics(Balance, dict, lambda: 0, lambda *_: True)
+        self.metrics = Metrics(lambda *_: True)
         history = SimpleNamespace(used=self.rows.append)
         invoker: Any = SimpleNamespace(metrics=self.metrics, history=history, wall=lambda: NOW_S)
         self.answer = ModelAnswer("", asks_usage=False)

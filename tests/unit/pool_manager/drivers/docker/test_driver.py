@@ -533,7 +533,7 @@ async def test_a_pair_counts_if_both_run(played: Played) -> None:
 
     removed = [one for one in played.client.done if one.startswith("remove")]
     assert removed == ["remove d2", "remove f2", "remove g1", "remove d1", "remove e1"]
-    assert played.driver._uids.held() == {"aaaa0007": 2_000_000_000}
+    assert played.driver._uids._held == {"aaaa0007": 2_000_000_000}
     played.hear("c8", 3, "aaaa0007")
     assert played.exits == [("aaaa0007", "lost its server, which exited with code 3")]
 

@@ -102,7 +102,7 @@ async def test_a_closed_listener_is_silent(
     await asyncio.to_thread(ended, api, runtime_image, "test-silent", 0)
 
     assert heard.events.empty()
-    assert not listener.is_alive
+    assert not listener._thread.is_alive()
 
 
 @asynccontextmanager
@@ -131,4 +131,4 @@ async def test_a_lost_engine_is_told_of_once(tmp_path: Path) -> None:
 
     assert reason.startswith("cannot reach the engine at unix://")
     assert heard.lost.empty()
-    assert not listener.is_alive
+    assert not listener._thread.is_alive()

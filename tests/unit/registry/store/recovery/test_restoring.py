@@ -18,7 +18,7 @@ import pytest
 
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, StoreUnavailable
-from registry.openness import CLOSED, UNDECIDED, Decision, Openness
+from registry.openness import CLOSED, Decision, Openness
 from registry.settings import StoreSettings
 from registry.spec import profile_engine
 from registry.store.database import MIGRATIONS, Database
@@ -31,6 +31,7 @@ from registry.store.recovery.restoring import remove_partial, restore, start_emp
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
 from runtime_image.contract.precision import Optimisation
+from tests.support import stored
 from tests.support.nouns import bundle, function, optimised, profile, revision, sha256
 
 NOW_S = 1_700_000_000.0
@@ -275,7 +276,7 @@ async def test_a_restore_opens_nothing(tmp_path: Path) -> None:
     settings, opened = StoreSettings(tmp_path), Decision(Openness.OPEN, ("gpu.example",))
     database = await Database.open(settings.database)
     store = OpennessStore(database)
-    assert await store.load() == UNDECIDED
+    assert await store.load() == Decision()
     await store.save(opened)
     copy_database(settings.database, tmp_path / "copy.db")
     await database.close()
@@ -370,7 +371,7 @@ async def test_a_lost_candidate_counts_as_missing(used: Used, tmp_path: Path) ->
         model=wanted.model,
         optimised=optimised(model=wanted.model),
     )
-    await functions.add_revision(wanted)
+    await stored.add_revision(functions, wanted)
     await functions.put_profile(measured)
     await database.close()
     copy_database(used.settings.database, used.copy)
