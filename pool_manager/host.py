@@ -2,8 +2,8 @@
 
 A `HostEngine` serves one host or several, and announces them; a `ReplicaHost` is one of them: its
 driver, the transport of its replicas' connections, the files that they see, and facts about it.
-Whoever has a replica asks its host, never what kind of host that is: the kinds are distinguished
-once, in `hosts/kinds.py`.
+Callers ask the host of a replica to act, never which kind of host it is: the kinds are
+distinguished once, in `hosts/kinds.py`.
 """
 
 from __future__ import annotations

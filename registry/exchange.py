@@ -46,8 +46,8 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class SshRoute(msgspec.Struct, frozen=True, tag="ssh"):
-    """A login by SSH, as whom gateway processes reach the sockets of a host; fields as in
-    `registry.model.hosts.Host`."""
+    """Login by SSH with which gateway processes reach the sockets of a host; fields as in
+    `registry.model.hosts.SshHost`."""
 
     address: str
     host_key: str = ""

@@ -106,7 +106,7 @@ class RemoteHost:
         self.folders: HostFolders | None = None
         """This server's folders there, since the first connection."""
         self.joined: Joined | None = None
-        """What it has since its engine has answered once."""
+        """Its parts, made once its engine has answered; None before."""
         self.engine = RemoteEngine(host.name, self.owner, settings, pool, self.transfers)
         self._is_listening = False
         self.engine.exits.subscribe(self._on_exit)

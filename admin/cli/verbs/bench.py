@@ -302,8 +302,8 @@ def _written(path: Path, option: str, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr, if that is a terminal and not `quiet`. It is drawn by whoever reports,
-    as a thread would delay calls at any time, and seldom."""
+    """Show a bar on stderr, if that is a terminal and not `quiet`. The load's own
+    reports draw it, twice a second: a thread would delay calls at any time."""
     from rich import progress as rich
     from rich.console import Console
 

@@ -82,7 +82,7 @@ def test_members_are_found_where_errors_get_them(source: str, keys: set[str]) ->
 
 
 def test_a_partial_problem_has_the_same_members() -> None:
-    """What may have nothing differs only in that nothing is required."""
+    """PartialProblem has the members of Problem, none of them required."""
     whole = {one.name: one.type for one in fields(Problem)}
 
     assert set(whole) == set(PartialProblem.__struct_fields__)
