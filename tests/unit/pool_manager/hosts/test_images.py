@@ -165,7 +165,8 @@ async def test_starts_together_wait_for_one_transfer(rig: Rig) -> None:
 
 
 async def test_an_image_is_pinned_for_this_server(rig: Rig) -> None:
-    """Any number of times, whoever has brought it there; one that is not there cannot be."""
+    """An image that the host has is pinned, also twice and also one that another server sent; an
+    image that it lacks is refused."""
     with pytest.raises(DriverError, match="cannot tag an image on host gpu2"):
         await rig.images.pin(ID)
     rig.there.has(ID)
