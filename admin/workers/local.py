@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 
 from admin.workers.node import GatewayNode, Place
-from admin.workers.shared_counters import CounterReader
-from admin.workers.statistics import RECORDS_MAX
+from admin.workers.shared_counters import OwnCounters
 from admin.workers.stream import Stream, memory_pair
 from registry.tasks import Tasks
 
@@ -17,20 +16,14 @@ Pair = Callable[[], tuple[Stream, Stream]]
 
 
 class LocalGateway:
-    """Gateway as a part of the server's process; counters are where those of a process are."""
+    """Gateway as a part of the server's process."""
 
     def __init__(self, place: Place, pair: Pair) -> None:
-        self.counters = CounterReader(is_shared=False)
-        self.revisions = CounterReader(RECORDS_MAX, is_shared=False)
+        self.counters, self.revisions = OwnCounters(), OwnCounters()
         self._pair = pair
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         """The gateway's door. It has no end: the server ends its gateway."""
-        self.node = GatewayNode(
-            self._streams.get,
-            self.counters.writer(),
-            self.revisions.writer(),
-            place,
-        )
+        self.node = GatewayNode(self._streams.get, self.counters, self.revisions, place)
         self._tasks = Tasks("gateway process")
         self._run = self._tasks.spawn("run", self.node.run())
 

@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 
 from admin.metrics import GatewaysSeen, Source, show_gateways
 from admin.workers.messages import LedgerNow, ReadLedger, Woken
-from admin.workers.shared_counters import CounterReader, GatewayCounters, Sample, summed
+from admin.workers.shared_counters import Counters, GatewayCounters, Sample, summed
 from gateway.metrics.counters import (
     TEXT,
     Exemplar,
@@ -42,7 +42,7 @@ ENDED_WITH_IT: Final = (OPEN, HELD)
 REPLICAS_MAX: Final = 1000
 """Max replicas whose cold starts are remembered as counted: the newest."""
 
-_Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
+_Seen = tuple[list[Counters], dict[Sample, float], dict[Sample, Exemplar]]
 
 
 class LabelLimit:
@@ -112,7 +112,7 @@ Ask = Callable[[ReadLedger], Awaitable[Mapping[str, LedgerNow]]]
 """Asks all gateways, and returns the answers of those that give one in time, by name."""
 
 
-def counted(counters: CounterReader) -> Balance:
+def counted(counters: Counters) -> Balance:
     """Return the accepted and ended requests of a process, from the first of its counters."""
     found = counters.read(Ledger.NUMBERS)
     ended = {s.by_label["how"]: value for s, value in found.items() if s.name == ENDED}
@@ -205,7 +205,7 @@ class MergedMetrics:
         """Add the families of `source` to the page."""
         self._sources.append(source)
 
-    def add(self, gateway: str, counters: CounterReader) -> None:
+    def add(self, gateway: str, counters: Counters) -> None:
         """Read a gateway's `counters` from now on."""
         self._counters.add(gateway, counters)
 

@@ -18,7 +18,7 @@ from admin.workers.process import SOUND_S, Restarts
 from admin.workers.reports import Reports
 from admin.workers.requests import Handlers
 from admin.workers.session import Session
-from admin.workers.shared_counters import CounterReader
+from admin.workers.shared_counters import Counters
 from admin.workers.statistics import RevisionPage
 from admin.workers.stream import CLOSED, Stream
 from registry.errors import FnError
@@ -40,10 +40,13 @@ BREAKS_MAX: Final = 3
 class GatewayProcess(Protocol):
     """A running gateway: a process of its own, or a part of the server's."""
 
-    counters: CounterReader
-    """Its counters."""
-    revisions: CounterReader
-    """Its numbers by revision."""
+    @property
+    def counters(self) -> Counters:
+        """Its counters."""
+
+    @property
+    def revisions(self) -> Counters:
+        """Its numbers by revision."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
-"""Counters in shared memory, which outlives the process that counts.
+"""Counters of gateways, where the server reads them.
 
-The server creates memory for each gateway: an anonymous file that both map, or memory of its own
-process. The gateway keeps all numbers of its counters and histograms there. A killed worker loses
-no counts, and counting costs no more than in private memory.
+For a gateway in a process of its own the server creates an anonymous file that both map: it
+outlives the process that counts, so a killed worker loses no counts. A gateway in the server's
+process counts in a list, which is 20 ns a number faster, and a call counts twenty.
 
 A file is an array of records: f64 value, u32 crc32 of the key, u16 length of the key, the key. In
 record 0 the value collects counts that found no free record, and the u32 is the number of records
@@ -22,7 +22,7 @@ from zlib import crc32
 
 import structlog
 
-from gateway.metrics.counters import SPARE
+from gateway.metrics.counters import SPARE, LocalStore
 from gateway.metrics.revisions import LAST
 
 log = structlog.get_logger()
@@ -60,18 +60,12 @@ class Sample(NamedTuple):
 class CounterReader:
     """Server's end: creates the memory and reads it, also after its gateway has died."""
 
-    def __init__(self, records_max: int = RECORDS_MAX, *, is_shared: bool = True) -> None:
-        """`is_shared`: another process writes; it gets `descriptor`."""
-        self.descriptor = -1
-        if is_shared:
-            self.descriptor = os.memfd_create("fngate-counters")
-            os.ftruncate(self.descriptor, records_max * RECORD)
-        self._map = mmap.mmap(self.descriptor, 0 if is_shared else records_max * RECORD)
+    def __init__(self, records_max: int = RECORDS_MAX) -> None:
+        """`descriptor` is for the process that writes."""
+        self.descriptor = os.memfd_create("fngate-counters")
+        os.ftruncate(self.descriptor, records_max * RECORD)
+        self._map = mmap.mmap(self.descriptor, 0)
         self._known: dict[bytes, Sample] = {}
-
-    def writer(self) -> CounterWriter:
-        """Return the end that writes, for a gateway in this process."""
-        return CounterWriter(self._map)
 
     def read(self, count: int = RECORDS_MAX) -> dict[Sample, float]:
         """Return the current numbers in record order; with `count`, only those of the first `count`
@@ -111,6 +105,39 @@ class CounterReader:
             name, *labels = key.decode().split("\n")
             sample = self._known[key] = Sample(name, tuple(labels))
         return sample, value
+
+
+class OwnCounters(LocalStore):
+    """Both ends for a gateway in the server's process. Another thread may read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._samples: list[Sample | None] = []
+
+    def allocate(self, name: str, labelnames: Sequence[str], labelvalues: Sequence[str]) -> int:
+        """Implement `CounterStore.allocate`."""
+        place = super().allocate(name, labelnames, labelvalues)
+        pairs = zip(labelnames, labelvalues, strict=True)
+        sample = Sample(name, tuple(text for pair in pairs for text in pair))
+        self._samples[place : place + 1] = [sample]
+        return place
+
+    def free(self, place: int) -> None:
+        """Implement `CounterStore.free`."""
+        self._samples[place] = None
+        super().free(place)
+
+    def read(self, count: int = RECORDS_MAX) -> dict[Sample, float]:
+        """Return the current numbers by place; with `count`, only those of the first ones."""
+        there = zip(self._samples[:count], self.values, strict=False)
+        return {sample: value for sample, value in there if sample is not None}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+Counters = CounterReader | OwnCounters
+"""The counters of one gateway, as the server reads them."""
 
 
 def open_writer(descriptor: int) -> CounterWriter:
@@ -193,12 +220,12 @@ class GatewayCounters:
 
     def __init__(self, stays: Callable[[Sample], bool]) -> None:
         self._stays = stays
-        self.readers: dict[str, CounterReader] = {}
+        self.readers: dict[str, Counters] = {}
         """Those of the gateways that run, by their names."""
         self.ended: dict[Sample, float] = {}
         """Sums of the others."""
 
-    def add(self, gateway: str, reader: CounterReader) -> None:
+    def add(self, gateway: str, reader: Counters) -> None:
         """Read a gateway's counters from now on."""
         self.readers[gateway] = reader
 

@@ -27,7 +27,7 @@ from admin.metrics import (
 )
 from admin.workers.messages import LedgerNow, ReadLedger
 from admin.workers.metrics import MergedMetrics
-from admin.workers.shared_counters import CounterReader
+from admin.workers.shared_counters import OwnCounters
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from pool_manager.core.health.liveness import Cause
@@ -65,7 +65,7 @@ def page(balance: Balance = EMPTY) -> tuple[MergedMetrics, Metrics]:
     is_deployed = lambda *_: True  # noqa: E731
     shown = MergedMetrics(answers, lambda: {"default/f@1": "warm"}, lambda: 1, is_deployed, float)
     asyncio.run(shown.refresh())
-    counters = CounterReader(is_shared=False)
+    counters = OwnCounters()
     shown.add("7", counters)
     reading = Reading("GPU-a", "0", telemetry=Telemetry(power_w=1.0))
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5, reading, xids={79: 1})
@@ -90,7 +90,7 @@ def page(balance: Balance = EMPTY) -> tuple[MergedMetrics, Metrics]:
         Source(lambda: server, server_families("process")),
     ):
         shown.add_source(source)
-    return shown, Metrics(is_deployed, counters.writer())
+    return shown, Metrics(is_deployed, counters)
 
 
 @cache

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from admin.workers import shared_counters
-from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, open_writer, summed
+from admin.workers.shared_counters import (
+    CounterReader,
+    CounterWriter,
+    OwnCounters,
+    Sample,
+    open_writer,
+    summed,
+)
 from gateway.metrics.counters import SPARE, CounterFamily, HistogramFamily
 
 LABELS = ("namespace", "function")
@@ -33,7 +40,7 @@ def cells(counters: CounterReader) -> Iterator[CounterWriter]:
     cells.close()
 
 
-def take(cells: CounterWriter, function: str, name: str = "n_total") -> int:
+def take(cells: CounterWriter | OwnCounters, function: str, name: str = "n_total") -> int:
     return cells.allocate(name, LABELS, ("default", function))
 
 
@@ -160,3 +167,24 @@ def test_counters_and_histograms_count_in_cells(
 def test_readings_are_added_up() -> None:
     """Readings are summed over workers, number by number."""
     assert summed([{F: 1.0}, {F: 2.0, G: 3.0}, {}]) == {F: 3.0, G: 3.0}
+
+
+def test_a_gateway_in_the_servers_process_counts_in_a_list() -> None:
+    """Its numbers are read as those of a file, in their order; a freed place has no number until it
+    is used again."""
+    own = OwnCounters()
+    first, second = take(own, "a"), take(own, "b")
+    own.values[first] += 2.0
+
+    a, b = (Sample("n_total", ("namespace", "default", "function", one)) for one in "ab")
+    assert own.read() == {a: 2.0, b: 0.0}
+    assert own.read(1) == {a: 2.0}
+
+    own.free(first)
+    assert own.read() == {b: 0.0}
+    for number in range(SPARE):
+        own.free(take(own, f"c{number}"))
+    again = take(own, "a")
+    assert again == first
+    assert own.read() == {b: 0.0, a: 0.0}
+    assert second != first
