@@ -38,7 +38,7 @@ class CallHistory(Protocol):
 
 class ModelControl(Protocol):
     """Models that clients make resident and let go, where the pool manager is. A request without an
-    answer of it, because the process of the manager is gone, raises SupervisorAway."""
+    answer of it, because the process of the manager is gone, raises ServerAway."""
 
     async def load(self, deployed: Deployed, wait_s: float) -> None:
         """Return once a replica of a revision is resident, which wakes it; at most `wait_s` later.
@@ -59,7 +59,7 @@ class ModelStatistics(Protocol):
     async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
         """Return the statistics of these revisions (`Revision.key`), in this order.
 
-        An unknown one has zeros. Takes at most 5 s. Raises SupervisorAway or QueueFull.
+        An unknown one has zeros. Takes at most 5 s. Raises ServerAway or QueueFull.
         """
 
 

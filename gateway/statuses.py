@@ -70,7 +70,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.StartRefused: 503,
     errors.EngineDown: 503,
     errors.HostDown: 503,
-    errors.SupervisorAway: 503,
+    errors.ServerAway: 503,
 }
 """One row per error class. The statuses of errors that servers of ours in replicas answer, too,
 stand in the contract; no other module defines any."""

@@ -461,8 +461,9 @@ class HostDown(EngineDown):
     title = "The host cannot be reached"
 
 
-class SupervisorAway(FnError):
+class ServerAway(FnError):
     """The process that owns store and replicas does not answer; function calls may still work."""
 
+    # Clients know this code since that process was called so.
     code = "supervisor_away"
-    title = "The server's supervisor does not answer"
+    title = "The server's main process does not answer"

@@ -54,9 +54,9 @@ class AdminProxy:
         await self._session.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Return the server's answer. Raises SupervisorAway, QueueFull or BadRequest."""
+        """Return the server's answer. Raises ServerAway, QueueFull or BadRequest."""
         if self._active >= PROXIED_MAX:
-            raise QueueFull(f"{self._active} requests wait for the supervisor", retry_after_s=1)
+            raise QueueFull(f"{self._active} requests wait for the server", retry_after_s=1)
         self._active += 1
         body = _Body(request)
         try:

@@ -27,7 +27,7 @@ from gateway.observing.errors import Failure
 from gateway.oip.statistics import RevisionStatistics
 from gateway.ports import CallHistory, ModelControl, ModelStatistics
 from registry.catalog import Deployed
-from registry.errors import FnError, SupervisorAway
+from registry.errors import FnError, ServerAway
 from registry.exchange import Expected
 from registry.usage import UsageCounts, UsageRow
 
@@ -154,7 +154,7 @@ class ServerClient(CallHistory, ModelStatistics, ModelControl):
             return False
         try:
             await self._link.ask(self._unsettled)
-        except SupervisorAway:
+        except ServerAway:
             return False
         except FnError:  # logged by the server, which would fail again
             pass

@@ -60,7 +60,7 @@ class ServerLink:
             self._session.send(message)
 
     async def ask(self, question: Question[T]) -> T:
-        """Return the server's answer. Raises what `Requests.ask` does; SupervisorAway at once while
+        """Return the server's answer. Raises what `Requests.ask` does; ServerAway at once while
         this gateway is apart, as a question must not precede Hello."""
         if self._session is None or not self.is_whole:
             raise away()

@@ -65,18 +65,27 @@ class LabelLimit:
         self._left: Numbers = {}
 
     def apply(self, numbers: Mapping[Sample, float]) -> Numbers:
-        """Return `numbers` with own series for at most `functions_max` functions."""
+        """Return `numbers` with own series for at most `functions_max` functions.
+
+        The lock is held for the decisions alone: the event loop waits for it.
+        """
+        by_owner: dict[Owner, Numbers] = {}
+        for sample, value in numbers.items():
+            by_owner.setdefault(sample.owner, {})[sample] = value
         with self._lock:
             found, self._folded = dict(self._left), {}
-            for sample, value in numbers.items():
-                owner = sample.owner
+            alone: list[Numbers] = []
+            for owner, own in by_owner.items():
                 if owner[1] in ("", OTHERS) or self._is_shown_alone(owner):
-                    found[sample] = found.get(sample, 0.0) + value
+                    alone.append(own)
                 elif self._is_deployed(*owner):
-                    self._folded.setdefault(owner, {})[sample] = value
-            for folded in self._folded.values():
-                _add_folded(found, folded)
-            return found
+                    self._folded[owner] = own
+            folded = list(self._folded.values())
+        for sample, value in chain.from_iterable(own.items() for own in alone):
+            found[sample] = found.get(sample, 0.0) + value
+        for own in folded:
+            _add_folded(found, own)
+        return found
 
     def forget(self, owner: Owner) -> None:
         """Free the place of a removed function."""

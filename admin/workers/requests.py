@@ -24,7 +24,7 @@ from admin.workers.messages import (
     decode_answer,
     encode,
 )
-from registry.errors import FnError, QueueFull, SupervisorAway
+from registry.errors import FnError, QueueFull, ServerAway
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -68,7 +68,7 @@ class Requests:
     async def ask(self, question: Question[T]) -> T:
         """Return the answer of the other end.
 
-        Raises the FnError that it answers with, SupervisorAway if it does not answer within
+        Raises the FnError that it answers with, ServerAway if it does not answer within
         `question.within_s` or is lost, and QueueFull if too many such questions are open.
         """
         try:
@@ -79,7 +79,7 @@ class Requests:
 
     def begin(self, question: Question[T]) -> asyncio.Future[T]:
         """Ask; return the answer to come, which is cancelled by who waits for it no more. Raises
-        SupervisorAway and QueueFull as `ask`."""
+        ServerAway and QueueFull as `ask`."""
         kind = type(question)
         if self._is_lost:
             raise away()
@@ -178,9 +178,9 @@ class Requests:
         self._send(Answer(number, error=refusal))
 
 
-def away() -> SupervisorAway:
+def away() -> ServerAway:
     """Return the error of a question whose other end does not answer."""
-    return SupervisorAway(
+    return ServerAway(
         "the process that administers this server does not answer; calls of functions may still"
         " work",
         retry_after_s=RETRY_S,

@@ -81,7 +81,7 @@ EVERYWHERE: Final[Errors] = (
 OF_BROWSERS: Final[Errors] = (errors.ForeignOrigin,)
 OF_KEYS: Final[Errors] = (errors.NoKey, errors.WrongScope)
 OF_BODIES: Final[Errors] = (errors.BodyTooLarge, errors.BodyTimeout, errors.BodyEvicted)
-OF_WORKERS: Final[Errors] = (errors.SupervisorAway, errors.QueueFull, errors.ShuttingDown)
+OF_WORKERS: Final[Errors] = (errors.ServerAway, errors.QueueFull, errors.ShuttingDown)
 """Errors of routes that one process serves for all."""
 WORDS: Final = {
     OK: "Success.",

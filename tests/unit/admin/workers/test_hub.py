@@ -17,7 +17,7 @@ from admin.workers.session import Session
 from gateway.http.connected import Connected, Connections
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
-from registry.errors import SupervisorAway
+from registry.errors import ServerAway
 from registry.exchange import Expected
 from registry.model.history import ColdStart
 from registry.model.keys import Key
@@ -319,7 +319,7 @@ async def test_questions_of_gateways_are_answered(rig: Rig) -> None:
     await rig.a.leave(comes_back=False)
     assert len(rig.hub._tasks) == 0
 
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await loading
 
 

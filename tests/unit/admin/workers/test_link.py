@@ -10,7 +10,7 @@ import pytest
 from admin.workers import messages as m
 from admin.workers.link import ServerLink
 from admin.workers.stream import Stream
-from registry.errors import SupervisorAway
+from registry.errors import ServerAway
 from tests.support.server import encoded_pair
 
 QUESTION = m.UnloadModel("default", "f")
@@ -24,13 +24,13 @@ async def test_nothing_is_asked_before_the_whole_state() -> None:
     link = ServerLink(door.get, {}, lambda _message: None)
     link.open(lambda: None)
     heard: list[Any] = []
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await link.ask(QUESTION)
     door.put_nowait(theirs)
     await ours.open(heard.append, lambda _reason: None)
     ours.send(m.Hello(m.VERSION, "1"))
     await asyncio.sleep(0)
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await link.ask(QUESTION)
     ours.send(m.Began())
     await link.whole()

@@ -19,7 +19,7 @@ from registry.errors import (
     FunctionFailing,
     NoRoom,
     QueueFull,
-    SupervisorAway,
+    ServerAway,
     UnknownFunction,
 )
 from registry.tasks import Tasks
@@ -169,9 +169,9 @@ async def test_the_end_of_the_stream_ends_both(rig: Rig) -> None:
     await until(rig.loads[0].cancelled)
     rig.gateway.lose()
 
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await asking
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await rig.gateway.ask(LOAD)
 
 
@@ -198,7 +198,7 @@ async def test_a_silent_end_is_not_waited_for(rig: Rig, monkeypatch: pytest.Monk
     """A question ends at its limit without an answer; one that comes later is dropped."""
     monkeypatch.setattr(m.LoadModel, "answer_s", 0.0)
     rig.is_silent = True
-    with pytest.raises(SupervisorAway):
+    with pytest.raises(ServerAway):
         await rig.gateway.ask(m.LoadModel("default", "digits", 0.0))
 
     rig.gateway.on_message(m.Answer(1))
