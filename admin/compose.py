@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from aiohttp import web
@@ -51,11 +51,12 @@ from admin.metrics import (
     show_golden,
     show_held,
     show_hosts,
+    show_refusals,
     show_replicas,
     show_runs,
 )
 from admin.pool_sync import PoolSync
-from admin.settings import Settings, is_malloc_set, run_dir
+from admin.settings import Settings, is_malloc_set, link_address, run_dir
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
 from admin.workers.admin_proxy import PROXIED_MAX
@@ -84,6 +85,7 @@ from pool_manager.driver import Driver
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.drivers.uids import parse_range
 from pool_manager.gpus.discovery import find_gpus, open_gpus
+from pool_manager.hosts.kinds import Engines, engines_of
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.image_names import Reference
 from pool_manager.manager import Manager
@@ -95,6 +97,9 @@ from registry.errors import BadRequest, Conflict
 from registry.model.bundles import Bundle, BundleFile
 from registry.openness import CLOSED, newly_exposed
 from registry.tasks import Tasks
+
+if TYPE_CHECKING:
+    from hosts.tls.door import LinkDoor
 
 log = structlog.get_logger()
 
@@ -158,15 +163,18 @@ class Server:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, drivers: Mapping[str, OpenDriver] = DRIVERS, pair: Pair = memory_pair
+    settings: Settings,
+    drivers: Mapping[str, OpenDriver] = DRIVERS,
+    pair: Pair = memory_pair,
+    engines: Engines = engines_of,
 ) -> AsyncIterator[Server]:
     """Run a whole server while the block runs; leaving it finishes accepted requests.
 
     `drivers` has the driver that the settings name; `pair` makes the stream to a gateway in this
-    process.
+    process; `engines` are those of other hosts.
 
-    Start order: store, shared port, manager, gateways; the manager adopts replicas before calls
-    arrive.
+    Start order: store, shared port, door for replicas, manager, gateways; the manager adopts
+    replicas before calls arrive.
     Stop order is the reverse: refuse new calls, answer accepted calls, drain replicas, close the
     store.
 
@@ -184,7 +192,9 @@ async def running(
             settings = settings.model_copy(update={"port": port.number})
         history = await open_history(store, stack)
         hub = _open_hub(store, history, stack)
-        manager = await make_manager(settings, store, history, drivers[settings.driver])
+        door = await _open_door(settings, store, stack)
+        open_driver = drivers[settings.driver]
+        manager = await make_manager(settings, store, history, open_driver, engines, door)
         reports = Reports(manager, history, hub.refresh)
         models = CompiledModels(store.builds, settings.compiler)
         pools = await _open_pools(store, manager, hub, reports, models, stack)
@@ -199,8 +209,8 @@ async def running(
         page = _metrics(store, reports, hub)
         numbers = _revision_numbers(store, manager, hub)
         gateways = WorkerPool(settings.workers, hub, reports, page, numbers)
-        add_families(page, context, gateways)
-        admin, owners = _open_admin(context, gateways, reports, stack)
+        add_families(page, context, gateways, door)
+        admin, owners = _open_admin(context, gateways, reports, stack, door)
         stack.callback(reports.subscribe(lambda one: admin.reader.count_answers(one.answered)))
         place = ServerPlace(admin, page.page, lambda: not gateways.is_stopping)
         await _start(gateways, settings, store, place, pair, stack)
@@ -209,13 +219,19 @@ async def running(
 
 
 def _open_admin(
-    context: AdminContext, gateways: WorkerPool, reports: Reports, stack: AsyncExitStack
+    context: AdminContext,
+    gateways: WorkerPool,
+    reports: Reports,
+    stack: AsyncExitStack,
+    door: LinkDoor | None = None,
 ) -> tuple[Admin, tuple[Tasks, ...]]:
     """Return the admin API, and the owners of the server's root tasks, which all run now."""
     store, tasks = context.store, Tasks("server")
     stack.push_async_callback(tasks.close)
     owners = (store.tasks, context.manager.tasks, context.builds.tasks, tasks)
     sources = [make_health(context).reasons, store.reasons, gateways.reasons, reports.reasons]
+    if door is not None:
+        sources.append(door.reasons)
     admin = open_admin(context, [*sources, *(one.reasons for one in owners)], stack)
     root_tasks = [
         ("history", KEEP_S, context.history.flush),
@@ -447,8 +463,35 @@ class _Linked(Bundles):
         return upload.sha256
 
 
+async def _open_door(settings: Settings, store: Store, stack: AsyncExitStack) -> LinkDoor | None:
+    """Return the door at which replicas dial in, None without FN_LINK_LISTEN; `stack` closes it.
+
+    Raises StoreUnavailable without a usable authority, BadRequest for an address that cannot be
+    listened at.
+    """
+    if not settings.link_listen:
+        return None
+    # Imported here, as servers without such replicas need neither TLS nor certificates.
+    from hosts.tls.authority import Authority
+    from hosts.tls.door import LinkDoor
+
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    folder = store.settings.link
+    authority = await asyncio.to_thread(Authority.open, folder, store.epoch, wall)
+    dialled = link_address(settings.link_address) if settings.link_address else None
+    door = LinkDoor(link_address(settings.link_listen), dialled, authority, wall)
+    await door.open()
+    stack.push_async_callback(door.close)
+    return door
+
+
 async def make_manager(
-    settings: Settings, store: Store, history: ServerHistory, open_driver: OpenDriver
+    settings: Settings,
+    store: Store,
+    history: ServerHistory,
+    open_driver: OpenDriver,
+    engines: Engines = engines_of,
+    door: LinkDoor | None = None,
 ) -> Manager:
     """Return the pool manager, not started yet."""
     section = settings.pool()
@@ -470,7 +513,9 @@ async def make_manager(
         local_labels=settings.host_labels,
     )
     return Manager(
-        *(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets, remote)
+        *(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets, remote),
+        engine_of=engines(remote, section),
+        door=door,
     )
 
 
@@ -559,7 +604,12 @@ def make_health(context: AdminContext) -> Health:
     return Health(folder, context.manager, context.gateways, history, time.monotonic)
 
 
-def add_families(page: MergedMetrics, context: AdminContext, gateways: WorkerPool) -> None:
+def add_families(
+    page: MergedMetrics,
+    context: AdminContext,
+    gateways: WorkerPool,
+    door: LinkDoor | None = None,
+) -> None:
     """Add the metric families that are not the gateways'."""
     manager, counters, builds = context.manager, context.manager.counters, context.builds
     history = context.store.history
@@ -586,6 +636,7 @@ def add_families(page: MergedMetrics, context: AdminContext, gateways: WorkerPoo
         page.add_source(Source(manager.occupancies, dcgm_families(socket.gethostname())))
     hosts = Source(lambda: HostsSeen(manager.hosts(), manager.park_memory_mib()), show_hosts)
     page.add_source(hosts)
+    page.add_source(Source(lambda: {} if door is None else door.refusals(), show_refusals))
     page.add_source(Source(ended, show_builds))
     page.add_source(Source(server, server_families(context.settings.driver)))
 

@@ -44,7 +44,7 @@ POOLS_MAX = 10_000
 DEFAULT_OVERHEAD_MS = {True: 20.0, False: 400.0}
 """Milliseconds of a cold start besides loading, by a standby (True) or not, before this host has
 had one."""
-OWN_PHASES = ("load", "evict")
+OWN_PHASES = ("fetch", "load", "evict")
 """Phases whose durations depend on the model."""
 MINUTE_S = 60
 EXPECTED_MAX = 10_000

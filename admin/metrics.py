@@ -267,6 +267,13 @@ def show_hosts(seen: HostsSeen) -> Iterable[Metric]:
     yield _family(COUNTER, "fngate_host_transferred_bytes", text, ["host"], sent, "bytes")
 
 
+def show_refusals(seen: Mapping[str, int]) -> Iterable[Metric]:
+    """Yield the refusals of the door for replicas by reason; a server without one has none."""
+    text = "Connections to the door for replicas that were refused, by reason."
+    rows = (([reason], float(count)) for reason, count in seen.items())
+    yield _family(COUNTER, "fngate_link_refusals", text, ["reason"], rows)
+
+
 class BuildsSeen(NamedTuple):
     """Background builds."""
 

@@ -119,11 +119,12 @@ def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) 
     """Return `spec` with the constraints and preferences of the hosts for its replicas.
 
     A model runs under any driver. A server runs under the driver that its deploy was checked for;
-    folders that it mounts are this machine's, unless its manifest names other hosts.
+    folders that it mounts and Python environments are this machine's, unless its manifest names
+    other hosts.
     """
     revision, server = deployed.revision, deployed.revision.server
     labels = dict(revision.device.host)
-    if server and server.mounts and not labels:
+    if server and (server.mounts or server.python) and not labels:
         labels = {HOST_LABEL: LOCAL_HOST}
     return replace(
         spec,

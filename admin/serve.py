@@ -19,6 +19,7 @@ from admin.gateway_process import keep_large_buffers
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
 from admin.ui import FOLDER, INDEX
+from pool_manager.hosts.kinds import Engines, engines_of
 from registry.errors import FnError
 from registry.files import DataDirectory
 from registry.settings import StoreSettings
@@ -33,12 +34,14 @@ def serve(
     settings: Settings,
     drivers: Mapping[str, OpenDriver] = DRIVERS,
     *,
+    engines: Engines = engines_of,
     may_start_empty: bool = False,
 ) -> int:
     """Serve in the foreground; return 0 after a clean shutdown, 1 if the server could not start.
 
-    `drivers` are those that the settings may name. `may_start_empty`: a data folder that has lost
-    its database starts anew, without functions and keys.
+    `drivers` are those that the settings may name, `engines` those of other hosts.
+    `may_start_empty`: a data folder that has lost its database starts anew, without functions and
+    keys.
     """
     logs.set_up(settings.log_format)
     raise_descriptor_limit()
@@ -49,7 +52,7 @@ def serve(
     try:
         if may_start_empty:
             asyncio.run(_start_empty(settings.store()))
-        uvloop.run(_serve(settings, drivers))
+        uvloop.run(_serve(settings, drivers, engines))
     except FnError as error:
         print(f"fnctl serve: {error.message}", file=sys.stderr)  # noqa: T201 - to the operator
         return EXIT_REFUSED
@@ -93,10 +96,10 @@ async def _start_empty(settings: StoreSettings) -> None:
     )
 
 
-async def _serve(settings: Settings, drivers: Mapping[str, OpenDriver]) -> None:
+async def _serve(settings: Settings, drivers: Mapping[str, OpenDriver], engines: Engines) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with running(settings, drivers) as server:
+    async with running(settings, drivers, engines=engines) as server:
         # Only now: until the server is open, a signal ends the process as usual.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)

@@ -9,6 +9,7 @@ import os
 import tempfile
 import tomllib
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +35,7 @@ from registry.errors import BadRequest
 from registry.manifest.container import origin_fault
 from registry.settings import DAY_S, StoreSettings
 from registry.store.hosts import check_own_labels
+from runtime_image.contract.addresses import TLS, TlsAddress
 from runtime_image.contract.compiled import CompilerName
 
 SOCKET_PATH_MAX = 107
@@ -55,6 +57,21 @@ def _checked_origin(value: str) -> str:
         expected = "an origin as browsers send it, such as https://app.example, or *"
         raise ValueError(f"expected {expected}: {fault}")
     return value
+
+
+def _checked_link(value: str) -> str:
+    if value:
+        link_address(value)
+    return value
+
+
+def link_address(value: str) -> TlsAddress:
+    """Return the address that a setting of links states. Raises ValueError."""
+    with suppress(ValueError):
+        found = TlsAddress.parse(TLS + value)
+        if found.host and not found.name:
+            return found
+    raise ValueError("expected HOST:PORT, such as 10.0.0.5:7444 or [fd00::5]:7444")
 
 
 class Settings(BaseSettings):
@@ -187,6 +204,12 @@ class Settings(BaseSettings):
     host_labels: Annotated[dict[str, str], NoDecode] = Field(default={})
     """Labels of this machine, such as `zone=a,disk=nvme`, for functions that name those of their
     host (`device.host`). The variable takes pairs separated by commas, or a JSON object."""
+    link_listen: Annotated[str, AfterValidator(_checked_link)] = ""
+    """Address, such as `0.0.0.0:7444`, at which replicas on machines that are neither this one nor
+    reached by SSH dial in by TLS. Empty for none."""
+    link_address: Annotated[str, AfterValidator(_checked_link)] = ""
+    """Address and port that those replicas dial, such as `10.0.0.5:7444`. Empty for the one of
+    `FN_LINK_LISTEN`, unless that stands for all addresses of this machine."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
     """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     usage_days: int = Field(400, ge=1, le=3650)
@@ -293,6 +316,33 @@ class Settings(BaseSettings):
                 f"host_lost_s: expected at least {least:g} (orphan_s + {HOST_LOST_MARGIN_S:g}), as"
                 " replicas of an unreachable host take calls for orphan_s, got"
                 f" {self.host_lost_s:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_dialled(self) -> Settings:
+        if not self.link_listen:
+            if self.link_address:
+                raise ValueError("link_address: expected link_listen (FN_LINK_LISTEN) as well")
+            return self
+        try:
+            at = ip_address(link_address(self.link_listen).host)
+        except ValueError as error:
+            raise ValueError(
+                "link_listen: expected an address of this machine in numbers, such as 0.0.0.0:7444,"
+                f" got {self.link_listen}"
+            ) from error
+        dialled = link_address(self.link_address) if self.link_address else None
+        if dialled is not None and (dialled.host in ("0.0.0.0", "::") or not dialled.port):  # noqa: S104
+            raise ValueError(
+                "link_address: expected the address and port that replicas dial, such as"
+                f" 10.0.0.5:7444, got {self.link_address}"
+            )
+        if at.is_unspecified and dialled is None:
+            raise ValueError(
+                f"link_listen: {self.link_listen} stands for all addresses of this machine: set"
+                " link_address (FN_LINK_ADDRESS) to the one that replicas dial, such as"
+                " 10.0.0.5:7444"
             )
         return self
 

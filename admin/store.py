@@ -44,7 +44,8 @@ COOKIE_FILE = "cookie.key"
 class Store:
     """All durable state, with the parts that are cached in memory.
 
-    `id` is that of the database, which no other store has.
+    `id` is that of the database, which no other store has. `epoch` rises with each opening, and by
+    EPOCHS with each restore.
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
     removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the flushers of history and usage,
     the daily backups, the ballast and late revocations. `cookie_secret` signs the cookies of
@@ -52,6 +53,7 @@ class Store:
     """
 
     id: str
+    epoch: int
     settings: StoreSettings
     functions: Functions
     traffic: Traffic
@@ -119,6 +121,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     tasks.root("ballast", ballast.keep())
     return Store(
         id=identity.id,
+        epoch=identity.opened,
         settings=settings,
         functions=functions,
         traffic=Traffic(database),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
@@ -49,6 +49,17 @@ S = TypeVar("S", bound=Side)
 
 Opening: TypeAlias = tuple[Stream, S, Coroutine[Any, Any, object]]
 """A new link: its stream, its side, and what connects it and sends HELLO; raises OSError."""
+
+
+class Reach(NamedTuple, Generic[S]):
+    """How replicas are reached: those of this machine, or those of all other hosts."""
+
+    tries: int
+    """Max attempts in a row."""
+    pause_max_s: float
+    """Max seconds between two of them."""
+    make: Callable[[str, Peer[S], list[Piece]], Opening[S]]
+    """Creates a link to the replica of an id, which sends HELLO. Raises OSError."""
 
 
 @dataclass(slots=True)
@@ -98,6 +109,8 @@ class ReplicaLinks(ABC, Generic[S]):
         self._tasks = tasks
         self._perform = perform
         self._on_link_lost = on_link_lost
+        self._here = Reach(CONNECT_TRIES, CONNECT_RETRY_S, self._make_local)
+        self._afar = Reach(sys.maxsize, REMOTE_RETRY_MAX_S, self._make_remote)
         self._peers: dict[str, Peer[S]] = {}
         self._listed: dict[str, set[str]] = {}
         """Ids of the replicas that the manager lists, by pool."""
@@ -108,7 +121,7 @@ class ReplicaLinks(ABC, Generic[S]):
 
     @abstractmethod
     def _make_remote(self, id: str, peer: Peer[S], hello: list[Piece]) -> Opening[S]:
-        """Create a link to a replica on another host."""
+        """Create a link to a replica on another host. Raises OSError."""
 
     @abstractmethod
     def _make_link(self, id: str, peer: Peer[S]) -> Link:
@@ -160,35 +173,32 @@ class ReplicaLinks(ABC, Generic[S]):
                 peer.stream.abort(CLOSING)
 
     async def _connect(self, id: str) -> None:
-        """Connect to a replica while the manager lists it: up to CONNECT_TRIES attempts, any number
-        on another host."""
+        """Connect to a replica while the manager lists it, as often as its `Reach` says."""
         peer = self._peers[id]
-        here = CONNECT_TRIES, CONNECT_RETRY_S
-        tries, longest_s = (sys.maxsize, REMOTE_RETRY_MAX_S) if peer.endpoint.host else here
-        for attempt in range(tries):
+        reach = self._reach(peer.endpoint)
+        for attempt in range(reach.tries):
             if attempt:
                 pause_s = CONNECT_RETRY_S * 2.0 ** min(attempt - 1, 10)
-                await asyncio.sleep(min(pause_s, longest_s))
+                await asyncio.sleep(min(pause_s, reach.pause_max_s))
             if id not in self._listed.get(peer.pool, ()):
                 break
             try:
-                await self._open(id, peer)
+                await self._open(id, peer, reach)
             except OSError as error:
                 log.info("a replica cannot be reached", replica=id, reason=str(error))
                 continue
             return
         self._peers.pop(id, None)
 
-    async def _open(self, id: str, peer: Peer[S]) -> None:
+    def _reach(self, endpoint: ReplicaEndpoint) -> Reach[S]:
+        """Return how a replica is reached; the only place that asks where it is."""
+        return self._afar if endpoint.host else self._here
+
+    async def _open(self, id: str, peer: Peer[S], reach: Reach[S]) -> None:
         """Connect once and send HELLO. Raises OSError."""
         body = json.dumps({"worker": self._worker}).encode()
         hello = pack(Kind.HELLO, body=body, aux=peer.endpoint.link)
-        if peer.endpoint.host:
-            if not peer.endpoint.greeting:
-                raise ConnectionRefusedError("the manager has published no greeting")
-            stream, side, opening = self._make_remote(id, peer, hello)
-        else:
-            stream, side, opening = self._make_local(id, peer, hello)
+        stream, side, opening = reach.make(id, peer, hello)
         peer.stream, peer.side = stream, side
         try:
             await opening
@@ -217,17 +227,17 @@ class ReplicaLinks(ABC, Generic[S]):
         assert peer.side is not None
         peer.side.on_hello(frame.body)
         peer.connected_s = now
-        link, host = self._make_link(id, peer), peer.endpoint.host
-        if host:
-            link.host, link.rtt_s = host, self._hosts.route(host).calls.rtt_s
+        link = self._make_link(id, peer)
+        link.host = peer.endpoint.host
+        link.rtt_s = self._hosts.rtt_s(link.host)
         self._perform(self._dispatcher.on_link_up(link, now))
 
     def _on_stream_lost(self, id: str, reason: str, *, is_broken: bool = False) -> None:
         peer = self._peers.pop(id, None)
         # Expected when a replica sleeps or stops, and when this gateway shuts down.
         say = log.debug if reason in (CLOSED, SIDE_CLOSED, CLOSING) else log.info
-        host = {"host": peer.endpoint.host} if peer is not None and peer.endpoint.host else {}
-        say("a data link ended", replica=id, reason=reason, **host)
+        host = peer.endpoint.host if peer is not None else ""
+        say("a data link ended", replica=id, reason=reason, **({"host": host} if host else {}))
         if peer is not None and peer.side is not None:
             peer.side.on_link_lost()
         self._perform(self._dispatcher.on_link_lost(id, monotonic(), is_broken=is_broken))

@@ -23,6 +23,7 @@ from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import Flag, Kind, NotStarted
 from runtime_image.link.frames import LinkError, pack
+from runtime_image.link.stream import adopt
 
 log = structlog.get_logger()
 
@@ -331,20 +332,13 @@ class ServerSockets(Side):
 
     async def _adopt(self, sock: socket.socket, connection: UpstreamConnection) -> None:
         """Make a transport for a connected socket."""
-        loop = asyncio.get_running_loop()
         try:
-            is_unix = sock.family == socket.AF_UNIX
-            make = loop.create_unix_connection if is_unix else loop.create_connection
-            await make(lambda: connection, sock=sock)
+            await adopt(sock, connection)
         except OSError as error:
-            sock.close()
             log.info("a connection is lost", replica=self.endpoint.id, reason=str(error))
             if self._live.get(connection.id) is connection:
                 self.end(connection.id, kept=False)
                 self._on_unusable(connection.id)
-        except BaseException:
-            sock.close()
-            raise
         else:
             connection.adopted()
 

@@ -233,12 +233,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(WRITE_BUFFER_MAX)
 
     def adopted(self) -> None:
-        """Begin to use the connection: the event loop's call that made the transport is over.
-
-        uvloop attaches the socket object to the transport at the end of that call. If the transport
-        were aborted before, the socket object would close the descriptor once more, when it may be
-        that of another socket.
-        """
+        """Begin to use the connection, unless its exchange has ended meanwhile."""
         if self._is_aborted:
             self.abort(self._error)
             return

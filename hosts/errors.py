@@ -22,7 +22,8 @@ class Unreachable(Exception):
 
 
 class ConnectionLost(ConnectionError):
-    """The SSH connection broke: bytes sent before, in either direction, may not have arrived."""
+    """The connection to another machine broke: bytes sent before, in either direction, may not have
+    arrived."""
 
 
 class NoSpace(OSError):

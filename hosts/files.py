@@ -23,6 +23,7 @@ import asyncssh
 from hosts.connection import HostConnection
 from hosts.errors import ConnectionLost, NoSpace, shown
 from hosts.link import FAR_S
+from hosts.speed import Speed
 
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
 PART: Final = ".part"
@@ -41,12 +42,6 @@ CALL_S: Final = 60.0
 """Max seconds of one SFTP request, and of sending one chunk."""
 SUM_BYTES_PER_S: Final = 10e6
 """Slowest disk on which a sha256 is awaited."""
-START_BYTES_PER_S: Final = 50e6
-"""Speed of transfers before the first one is measured."""
-MEASURED_MIN: Final = 4 * MIB
-"""Bytes of the smallest transfer that is measured."""
-WEIGHT: Final = 0.3
-"""Weight of the last transfer in the moving average of speeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +58,12 @@ class FileCache:
     """Files of `connection`'s host in the folder `base`/files.
 
     A relative `base` begins at the login's home folder. Methods raise OSError: ConnectionLost if
-    the connection broke, NoSpace if the file system is full. `bytes_per_s` is a moving average over
-    transfers, `partial_bytes` the size of uploads that are not complete, as last listed.
+    the connection broke, NoSpace if the file system is full. `partial_bytes` is the size of uploads
+    that are not complete, as last listed.
     """
 
     def __init__(self, connection: HostConnection, base: str) -> None:
-        self.bytes_per_s = START_BYTES_PER_S
+        self.speed = Speed()
         self.partial_bytes = 0
         self._connection = connection
         self._base = PurePosixPath(base)
@@ -263,7 +258,7 @@ class FileCache:
             raise
         finally:
             await asyncio.to_thread(local.close)
-        self._measure(size - offset, time.monotonic() - begun_s)
+        self.speed.add(size - offset, time.monotonic() - begun_s)
 
     async def _write(
         self, local: BinaryIO, part: Any, span: range, progress: Callable[[int], None]
@@ -331,10 +326,6 @@ class FileCache:
             while data := await file.read(CHUNK):
                 await asyncio.to_thread(digest.update, cast(bytes, data))
         return digest.hexdigest()
-
-    def _measure(self, sent: int, took_s: float) -> None:
-        if sent >= MEASURED_MIN and took_s > 0:
-            self.bytes_per_s += WEIGHT * (sent / took_s - self.bytes_per_s)
 
 
 def superfluous(entries: Sequence[Entry], limit_bytes: int, spared: Collection[str]) -> list[Entry]:

@@ -15,13 +15,14 @@ class End(asyncio.Protocol):
     """One of two joined ends. Until `join` it keeps what arrives in the first turn of the loop and
     reads nothing more."""
 
-    def __init__(self) -> None:
+    def __init__(self, early: bytes = b"") -> None:
+        """`early`: what was received before."""
         self._transport: asyncio.Transport | None = None
         self._peer: End | None = None
         self._is_lost = False
         self._has_ended = False
         self._is_draining = False
-        self._early = b""
+        self._early = early
 
     def join(self, peer: End) -> None:
         """Pass everything on between this end and `peer` from now on."""

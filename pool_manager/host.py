@@ -21,6 +21,7 @@ from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
 from registry.model.hosts import Host
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import VERSION
 
 if TYPE_CHECKING:
@@ -120,11 +121,16 @@ class HostFiles(Protocol):
         socket is sealed with that (`HostTransport.seal`); with None, empty it. `is_read_soon`:
         files on the disk of this process are read ahead."""
 
+    async def to_fetch(self, id: str, binding: Binding) -> list[FetchedFile]:
+        """Return the files that a replica fetches itself as it is bound, which it may from now on:
+        all of its model folder; none where they are placed there."""
+
     def end_reading(self, id: str) -> None:
         """End the reading ahead for a replica, whose start is over."""
 
-    async def add(self, id: str, files: Collection[BundleFile]) -> None:
-        """Add stored files to the model folder of a replica that runs."""
+    async def add(self, id: str, files: Collection[BundleFile]) -> list[FetchedFile]:
+        """Add stored files to the model folder of a replica that runs. Return those that it has to
+        fetch itself, as `to_fetch`."""
 
     async def record(self, record: ReplicaRecord) -> None:
         """Give a replica that is about to start its record and its folders."""

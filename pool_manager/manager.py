@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -62,6 +62,9 @@ from runtime_image.contract.compiled import UpgradeResult
 from runtime_image.contract.samples import SampleVerdict
 from runtime_image.link.run_counts import RunCount
 
+if TYPE_CHECKING:
+    from hosts.tls.door import LinkDoor
+
 log = structlog.get_logger()
 
 WARM_S = 60.0
@@ -88,16 +91,16 @@ class Manager:
         secrets: Secrets | None = None,
         remote: HostSettings | None = None,
         engine_of: EngineFactory | None = None,
+        door: LinkDoor | None = None,
     ) -> None:
-        """`devices` are all devices of this machine that replicas may be placed on, including those
-        of `gpus`. `remote` is None for a server without other hosts. `engine_of` makes the engines
-        of other hosts, by default those of `hosts/kinds.py`."""
+        """`devices` are those of this machine that replicas may use, of `gpus` as well. `remote` is
+        None without other hosts, whose engines `engine_of` makes; `door` if none dials by TLS."""
         self._settings, self._clock = settings, time.monotonic
         self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
         folders = RunFolders(settings, for_others=driver.processes.has_other_users)
         local = LocalHost(settings, driver, bundles, folders, gpus)
-        self._hosts = self._open_hosts(local, folders, bundles, remote, engine_of)
+        self._hosts = self._open_hosts(local, folders, bundles, remote, engine_of, door)
         self._fleet = fleet = self._hosts.fleet
         self._machine = Machine(
             devices,
@@ -108,20 +111,19 @@ class Manager:
             driver=driver.kind,
         )
         self._bindings: dict[str, Binding] = {}
-        cluster = self._machine.cluster
         self._use = UsageMonitor(
             self._machine, self._bindings, recorder, (self._clock, self._wall), fleet.gpu_view
         )
-        occupancy = GpuOccupancy(fleet.of, partial(charges, cluster.ledger))
+        occupancy = GpuOccupancy(fleet.of, partial(charges, self._machine.cluster.ledger))
         wiring = Wiring(
             self._fetching(bundles),
             occupancy,
             self._on_pong,
-            cluster.start_priority,
+            self._machine.cluster.start_priority,
             secrets or NoSecrets(),
         )
         self._launcher = Launcher(settings, fleet, folders, wiring, self._tasks, self._clock)
-        self.counters = Counters(cluster, self._launcher.starts)
+        self.counters = Counters(self._machine.cluster, self._launcher.starts)
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
@@ -148,6 +150,7 @@ class Manager:
         bundles: Bundles,
         remote: HostSettings | None,
         engine_of: EngineFactory | None,
+        door: LinkDoor | None,
     ) -> Hosts:
         return Hosts(
             local,
@@ -156,9 +159,11 @@ class Manager:
             {one.host for one in folders.read_records().values() if one is not None},
             self.submit,
             bundles.path,
+            lambda record: self._launcher.rewrite(record),  # made later
             self._tasks,
             self._clock,
             self._wall,
+            door,
         )
 
     def _sampling(self) -> GoldenSamples:

@@ -20,6 +20,7 @@ from registry.model.history import ColdStart, StateInterval
 from registry.model.profiles import Golden
 from registry.model.servers import Mount
 from runtime_image.contract.control import Hello
+from runtime_image.contract.enrolment import Certificate
 from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
@@ -185,6 +186,10 @@ class ControlConnections(Protocol):
 
     async def wait_up(self) -> bool:
         """Return once the replica's host can be reached: whether it was at once."""
+
+    def renewal(self) -> Certificate | None:
+        """Return the certificate that the replica is to use for its connections from now on, None
+        if none is due."""
 
     def close(self) -> None:
         """Accept nothing more."""

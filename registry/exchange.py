@@ -7,7 +7,7 @@ transport.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -56,7 +56,28 @@ class SshRoute(msgspec.Struct, frozen=True, tag="ssh"):
     """Rises whenever the manager has connected to the host anew."""
 
 
-HostRoute = SshRoute
+class TlsRoute(msgspec.Struct, frozen=True, tag="tls"):
+    """What gateway processes need to dial replicas by TLS, each at its own address."""
+
+    authority: str
+    """The certificate of the server's authority, PEM."""
+    certificate: str
+    """That of gateways, PEM. It is renewed before it expires; links that are open stay."""
+    key: str
+    """Its key, PEM."""
+    epoch: int = 0
+    """That of the certificate."""
+
+    def __repr__(self) -> str:
+        """Tell the epoch alone: logs and errors show no key."""
+        return f"TlsRoute(epoch={self.epoch})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Tell as much where rich shows it."""
+        return [("epoch", self.epoch)]
+
+
+HostRoute = SshRoute | TlsRoute
 """How gateway processes reach a host: one Struct for each kind of route, told apart by its tag.
 Each has an `epoch`. A replica that listens on this machine needs none."""
 
@@ -66,9 +87,10 @@ _FOLDERS: Final = re.compile(r"(?:unix://|(?<![\w/:.]))/(?:[^\s/:'\"(),;]+/)+")
 
 
 class ReplicaEndpoint(msgspec.Struct, frozen=True):
-    """A replica that accepts calls on the Unix socket at `path`.
+    """A replica that accepts calls on the socket at `path`.
 
-    `host` is "" for this machine. On any other host, `path` is a path there, and `greeting` is the
+    `host` is "" for this machine. On any other host, `path` is a path there, or the address of a
+    replica that listens for TLS (`runtime_image.contract.addresses`), and `greeting` is the
     text with which the replica begins every data link: a peer without it is not the replica.
 
     `limit` is the max number of concurrent requests over all gateways. `marks_started`: it reports

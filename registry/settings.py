@@ -67,6 +67,11 @@ class StoreSettings:
         return self.data / "store.json"
 
     @property
+    def link(self) -> Path:
+        """Folder of the authority for links over TLS. It is in no copy of the database."""
+        return self.data / "link"
+
+    @property
     def ballast(self) -> Path:
         """Path of the file that takes up the room for commits of keys and settings."""
         return self.data / "ballast"

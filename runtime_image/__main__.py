@@ -16,15 +16,26 @@ if __name__ == "__main__":
     os.dup2(1, 2)
     from pathlib import Path
 
+    from runtime_image.contract.enrolment import ENTRANCE_FILE
     from runtime_image.contract.server import ENGINE
-    from runtime_image.link.record import engine_of
+    from runtime_image.link.record import RecordRefused, engine_of
 
-    engine = engine_of(Path(sys.argv[1]))
+    enrolment, begun_s = None, FIRST_LINE_S
+    if (Path(sys.argv[1]) / ENTRANCE_FILE).exists():
+        # Of replicas that dial in: `ssl` takes 10 ms.
+        from runtime_image.replica.entrance import enrol
+
+        try:
+            enrolment, begun_s = enrol(Path(sys.argv[1])), time.monotonic()
+        except RecordRefused as error:
+            print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is this
+            sys.exit(error.exit_code)
+    engine = enrolment.record.engine if enrolment else engine_of(Path(sys.argv[1]))
     if engine == ENGINE:
         # The sidecar installs the filter itself, once it has its namespaces and its server.
         from runtime_image.server import main as sidecar
 
-        sys.exit(sidecar.main(sys.argv[1], FIRST_LINE_S))
+        sys.exit(sidecar.main(sys.argv[1], begun_s, enrolment))
     from runtime_image.seccomp.install import install
 
     try:
@@ -38,4 +49,4 @@ if __name__ == "__main__":
         sys.exit(agent.main(sys.argv[1]))
     from runtime_image.replica.main import main
 
-    sys.exit(main(sys.argv[1], FIRST_LINE_S))
+    sys.exit(main(sys.argv[1], begun_s, enrolment))

@@ -12,7 +12,7 @@ from tests.support.builders import built, listed
 from tests.support.rules import Source
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("gateway", "admin", "environments", "registry")
+FOLDERS = ("gateway", "admin", "environments", "hosts", "registry")
 """Folders whose code runs in the server's process or in fnctl."""
 
 

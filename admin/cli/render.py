@@ -92,12 +92,12 @@ def render_why(why: d.functions.Why, errors: Sequence[d.functions.FailureRow], n
 
 
 def _left(why: d.functions.Why) -> str:
-    """Return the phase of a wake and what is left of it: ", verify, about 0.4 s left"; "" for
-    anything else."""
-    if why.phase not in WAKE_PHASES:
-        return ""
+    """Return the phase of a wake and what is left of it: ", verify, about 0.4 s left"; of a fetch,
+    which is the reason, what is left; "" for anything else."""
     left = f", about {duration(why.ready_in_ms)} left" if why.ready_in_ms else ""
-    return f", {why.phase}{left}"
+    if why.phase in WAKE_PHASES:
+        return f", {why.phase}{left}"
+    return left if why.phase == "fetch" else ""
 
 
 def _render_operation(operation: d.deploys.OperationRow | None, now_s: float) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import structlog
 
 from admin.workers.messages import Message, encode
+from runtime_image.link.stream import adopt
 
 log = structlog.get_logger()
 
@@ -132,8 +133,7 @@ class SocketStream(Stream, asyncio.Protocol):
 
     async def _begin(self) -> None:
         self._sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: self, sock=self._sock)
+        await adopt(self._sock, self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport (asyncio callback)."""

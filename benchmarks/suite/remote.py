@@ -1,7 +1,8 @@
 """A replica on another host beside one on this machine, called by the same gateway process.
 
-The hosts are namespaces of this machine: one by its loopback interface, one with a round trip of
-70 ms. There is no HTTP: the benchmark submits the calls to the gateway's delivery. Needs root.
+The hosts are this machine by its loopback interface, over SSH and over TLS, and a namespace of it
+with a round trip of 70 ms, over SSH. There is no HTTP: the benchmark submits the calls to the
+gateway's delivery. Needs root.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import structlog
@@ -32,19 +33,29 @@ from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.hosts.greeting import DIAL_S
-from registry.exchange import Endpoints, PoolEndpoints, ReplicaEndpoint, SshRoute, encode
+from registry.exchange import (
+    Endpoints,
+    HostRoute,
+    PoolEndpoints,
+    ReplicaEndpoint,
+    SshRoute,
+    encode,
+)
 from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.meta import RequestMeta
 from tests.support import models
+from tests.support.dial_in_replica import DialInReplica
 from tests.support.fleet.links import Relay, addresses
 from tests.support.peers import Client, KnownPast, ListeningManager
 from tests.support.remote_replica import GREETING, RemoteReplica
 from tests.support.sshd import PORT, SFTP, Sshd
+from tests.support.tls_front import route_of
 
 NPY: Final = RequestMeta("application/x-npy", "application/x-npy", -1, "")
 SPEC: Final = ModelSpec("digits@1", model="add_one.onnx", batch_max=4)
 LOCAL, NEAR, FAR = "local", "another host", "another host, 70 ms away"
+TLS: Final = "another host, over TLS"
 DELAY_S: Final = 0.035
 SIZES: Final = {"1 kB": 1_000, "64 kB": 64_000, "600 kB": 600_000, "10 MB": 10_000_000}
 CALLS: Final = {"1 kB": 1_000, "64 kB": 400, "600 kB": 100, "10 MB": 10}
@@ -61,7 +72,7 @@ MIB: Final = 2**20
 
 
 class Variant(NamedTuple):
-    """A pool whose only replica is reached one way. `server`: that of another host."""
+    """A pool whose only replica is reached one way. `server`: that of another host over SSH."""
 
     pool: str
     replica: int
@@ -135,34 +146,53 @@ def far_sshd(folder: Path) -> Iterator[Sshd]:
 def _open(
     stack: ExitStack, runner: asyncio.Runner, folder: Path, servers: Mapping[str, Sshd]
 ) -> tuple[dict[str, Variant], Delivery]:
-    """Start a replica here and one for the hosts; connect a gateway's delivery to them."""
+    """Start a replica here, one for the hosts over SSH and one that dials in; connect a gateway's
+    delivery to them."""
     models.add_one(folder)
     local = stack.enter_context(replica_process(folder, SPEC))
-    far = RemoteReplica(folder / "there", SPEC, orphan_s=86_400.0, engine="onnx")
-    stack.enter_context(closing(far))
-    models.add_one(far.model_dir)
-    far.ready()
-    assert far.process is not None
+    remote = _replica(stack, RemoteReplica(folder / "there", SPEC, **_LASTING))
+    dial_in = DialInReplica(folder / "dial-in", SPEC, **_LASTING)
+    _replica(stack, dial_in)
     delivery = runner.run(_delivery())
     stack.callback(lambda: runner.run(delivery.close()))
-    paths = {LOCAL: str(local.run_dir / DATA_SOCKET)}
-    pids = {LOCAL: local.pid}
+    here = local.pid, str(local.run_dir / DATA_SOCKET), None
+    reached: dict[str, tuple[int, str, HostRoute | None]] = {LOCAL: here}
+    for name, server in servers.items():
+        way = SshRoute(server.target, server.host_key, str(server.identity), epoch=1)
+        reached[name] = _pid(remote), remote.data_address, way
+    reached[TLS] = _pid(dial_in), dial_in.data_address, route_of(dial_in.door.authority)
     pools: dict[str, PoolEndpoints] = {}
-    hosts: dict[str, SshRoute] = {}
-    for number, name in enumerate((LOCAL, *servers)):
-        path, host, greeting = paths.get(name, str(far.data_path)), "", ""
-        if (server := servers.get(name)) is not None:
+    hosts: dict[str, HostRoute] = {}
+    ways = {}
+    for number, (name, (pid, path, route)) in enumerate(reached.items()):
+        host, greeting = "", ""
+        if route is not None:
             host, greeting = f"gpu{number}", GREETING
-            hosts[host] = SshRoute(server.target, server.host_key, str(server.identity), epoch=1)
+            hosts[host] = route
         one = ReplicaEndpoint(
             f"r{number}", path, 8, True, ("cpu:0",), {}, host=host, greeting=greeting
         )
-        pools[f"default/way{number}@1"] = PoolEndpoints([one], "warm", "benchmark")
+        pool = f"default/way{number}@1"
+        pools[pool] = PoolEndpoints([one], "warm", "benchmark")
+        ways[name] = Variant(pool, pid, servers.get(name), name == FAR)
     runner.run(_publish(delivery, Endpoints(1, True, pools, hosts)))
-    ways = {}
-    for pool, name in zip(pools, (LOCAL, *servers), strict=True):
-        ways[name] = Variant(pool, pids.get(name, far.process.pid), servers.get(name), name == FAR)
     return ways, delivery
+
+
+_LASTING: Final[dict[str, Any]] = {"orphan_s": 86_400.0, "engine": "onnx"}
+
+
+def _replica(stack: ExitStack, replica: RemoteReplica) -> RemoteReplica:
+    """Start a replica, until the stack ends."""
+    stack.enter_context(closing(replica))
+    models.add_one(replica.model_dir)
+    replica.ready()
+    return replica
+
+
+def _pid(replica: RemoteReplica) -> int:
+    assert replica.process is not None
+    return replica.process.pid
 
 
 async def _delivery() -> Delivery:

@@ -121,8 +121,9 @@ class CallFailures:
 
         1. The client has disconnected: nothing to do.
         2. It may not run twice: ReplicaDied.
-        3. It runs again, with the wait budget of a second start. This is no death: it does not
-           count towards poison, and the call need not run alone.
+        3. It had started: it runs again, alone, as the replica may have died of it. Over TLS that
+           cannot be told from a break. This is no death: it does not count towards poison.
+        4. Else it is sent again, with the wait budget of a second start.
         """
         if call.stage is Stage.ABANDONED:  # 1
             return
@@ -133,7 +134,10 @@ class CallFailures:
             )
             self.fail(call, ReplicaDied(text), commands)
             return
-        call.extend_wait(now)  # 3
+        if call.stage is Stage.STARTED:
+            call.run_alone(now)  # 3
+        else:
+            call.extend_wait(now)  # 4
         self.requeue(call, pool, now, commands, has_died=True)
 
     def on_not_started(

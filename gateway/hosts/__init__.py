@@ -1,1 +1,1 @@
-"""Replicas on other hosts: SSH connections, channels, greetings."""
+"""Replicas on other hosts: connections over SSH and TLS, channels, greetings."""

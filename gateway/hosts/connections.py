@@ -1,4 +1,4 @@
-"""The SSH connections of this gateway process: two per host that has replicas.
+"""The connections of this gateway process to hosts: two per host that has replicas.
 
 One carries small frames, one the bodies over 64 KiB and the exchanges with functions' servers.
 Beside a body of 10 MB, small calls on the same connection take 42 to 56 ms at the 99th percentile,
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from msgspec.structs import replace
 
 from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import Connection
 from gateway.hosts.ssh import SshConnection
-from registry.exchange import HostRoute, SshRoute
+from gateway.hosts.tls import TlsConnection
+from registry.exchange import HostRoute, SshRoute, TlsRoute
 from registry.model.hosts import HOSTS_MAX as STORED_MAX
 from registry.tasks import Tasks
 
@@ -39,13 +39,14 @@ def connection_of(name: str, way: HostRoute, tasks: Tasks) -> Connection:
     match way:
         case SshRoute():
             return SshConnection(name, way, tasks)
+        case TlsRoute():
+            return TlsConnection(name, way, tasks)
 
 
 @dataclass(slots=True)
 class _Host:
     """The connections to one host."""
 
-    way: HostRoute
     route: Route
     """Both connections."""
     unused_s: float = 0.0
@@ -70,27 +71,30 @@ class HostConnections:
             raise ConnectionError(f"no connection to host {host}")
         return found.route
 
+    def rtt_s(self, host: str) -> float:
+        """Return the round trip time to a host, 0 for this machine ("") and if it is unknown."""
+        found = self._hosts.get(host)
+        return 0.0 if found is None else found.route.calls.rtt_s
+
     def update(self, ways: dict[str, HostRoute], now: float) -> None:
         """Connect to hosts that are newly listed; `ways` has all of them.
 
-        1. A listed host keeps its connections. A new epoch alone says only that the manager has
-           connected anew: healthy connections of this process are not cut.
-        2. Its login has changed: new connections replace the old ones.
-        3. The manager has connected anew and this process has no connection: it connects at once
-           instead of at the end of its pause.
+        1. A connection that goes on with the way that is listed now is kept (`Connection.renew`).
+        2. Any other one is replaced: its channels end.
         """
         for name, host in self._hosts.items():
             if name not in ways:
                 host.unused_s = host.unused_s or now
         for name, way in ways.items():
             found = self._hosts.get(name)
-            if found is not None:
-                found.unused_s = 0.0
-                if not _is_outdated(found, way):  # 1
-                    found.way = way
-                    continue
-                self._close(found)  # 2, 3
-            self._open(name, way)
+            if found is None:
+                self._open(name, way)
+                continue
+            found.unused_s = 0.0
+            for use, connection in found.route._asdict().items():
+                if not connection.renew(way):  # 2
+                    self._tasks.spawn("close a connection", connection.close())
+                    found.route = found.route._replace(**{use: self._opened(name, use, way)})
 
     def sweep(self, now: float) -> None:
         """Close the connections to hosts that were not used for UNUSED_S."""
@@ -108,23 +112,17 @@ class HostConnections:
                 await connection.close()
 
     def _open(self, name: str, way: HostRoute) -> None:
-        self._hosts.pop(name, None)
         if len(self._hosts) >= HOSTS_MAX:
             log.error("too many hosts", host=name, most=HOSTS_MAX)
             return
-        route = Route(*(self._connect(f"{name} {use}", way, self._tasks) for use in Route._fields))
-        self._hosts[name] = _Host(way, route)
-        for connection in route:
-            connection.open()
+        uses = Route._fields
+        self._hosts[name] = _Host(Route(*(self._opened(name, use, way) for use in uses)))
+
+    def _opened(self, name: str, use: str, way: HostRoute) -> Connection:
+        connection = self._connect(f"{name} {use}", way, self._tasks)
+        connection.open()
+        return connection
 
     def _close(self, host: _Host) -> None:
         for connection in host.route:
             self._tasks.spawn("close a connection", connection.close())
-
-
-def _is_outdated(host: _Host, way: HostRoute) -> bool:
-    """Return whether the connections to a host are to be replaced."""
-    if replace(way, epoch=host.way.epoch) != host.way:
-        return True
-    is_down = not any(each.is_up for each in host.route)
-    return way.epoch != host.way.epoch and is_down

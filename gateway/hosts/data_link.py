@@ -1,6 +1,6 @@
 """The data link to a replica on another host: one channel for small frames, one for large bodies.
 
-The channels belong to two SSH connections, so that a small call does not wait behind a body of
+The channels belong to two connections, so that a small call does not wait behind a body of
 megabytes. The dispatcher sees one link: ids are unique over both channels, and the replica answers
 each request on the channel on which it came. The link is up while one of the channels is; a lost
 channel is opened again.
@@ -148,12 +148,14 @@ class RemoteDataLink:
             delay_s = min(max(2 * delay_s, REOPEN_MIN_S), REOPEN_MAX_S)
 
     def _on_frame(self, stream: GreetedStream, frame: Frame) -> None:
+        kind = frame.kind
+        if kind is Kind.GOAWAY and self._is_up:
+            # Before HELLO, too: a replica that begins to drain sends it on each channel, also on
+            # one that is being opened. The calls on the other channel go on.
+            self._events.on_goaway(frame.aux, self._ids(stream))
+            return
         if stream in self._opening:
             self._on_hello(stream, frame)
-            return
-        kind = frame.kind
-        if kind is Kind.GOAWAY:
-            self._events.on_goaway(frame.aux, self._ids(stream))
             return
         if kind in _FINAL and self._channels.pop(frame.id, None) is not stream:
             raise LinkError(f"{kind.name} {frame.id} on a channel without that request")

@@ -1,8 +1,10 @@
 """The greeting of a replica on another host, and channels that begin with it.
 
-sshd follows symbolic links, so a replica can make the path of its socket lead to any socket that
-the login may open, the container engine's included. Hence nothing is sent on a channel before the
-other end has proven by the greeting, a secret of the manager, that it is the replica.
+A channel is one stream of bytes each way to a replica: over SSH one of many on a connection, over
+TLS a connection of its own. sshd follows symbolic links, so a replica can make the path of its
+socket lead to any socket that the login may open, the container engine's included. Hence nothing is
+sent on a channel before the other end has proven by the greeting, a secret of the manager, that it
+is the replica.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hmac
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from registry.exchange import HostRoute
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.link.frames import Frame, LinkError
 from runtime_image.link.stream import CLOSED, FrameStream
@@ -23,27 +26,38 @@ GREETING_S: Final = 5.0
 
 
 class Connection(Protocol):
-    """An SSH connection that is kept up (`gateway.hosts.ssh.SshConnection`)."""
+    """What opens channels to the replicas of one host.
+
+    Over SSH that is one connection, which is kept up and carries all channels. Over TLS every
+    channel is a connection of its own, and this is what they have in common.
+    """
 
     @property
     def is_up(self) -> bool:
-        """Whether the connection is up."""
+        """Whether a dial is possible now."""
 
     @property
     def rtt_s(self) -> float:
-        """Round trip time in seconds, 0 if unknown."""
+        """Round trip time in seconds, as last measured; 0 if unknown."""
 
     def open(self) -> None:
-        """Connect, and again after each loss."""
+        """Begin, and connect again after each loss."""
+
+    def renew(self, way: HostRoute) -> bool:
+        """Go on with the way that the manager lists now, without a cut: dials use it from now on.
+        False if a new connection is needed for it; this one is then closed."""
 
     async def close(self) -> None:
         """Close the connection and all its channels."""
 
     async def wait_up(self, timeout_s: float) -> None:
-        """Return once the connection is up. Raises OSError with the reason if it is not in time."""
+        """Return once a dial is possible. Raises OSError with the reason if it is not in time."""
 
     async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Open a channel to the Unix socket at `path` on the host. Raises OSError."""
+        """Open a channel to the replica at `path`: that of a Unix socket on the host, or an address
+        of TLS. `protocol` is a Protocol or a BufferedProtocol, whose `connection_lost` gets None
+        if, and only if, this side has closed the channel or all that the other side sent before it
+        did was delivered. Raises OSError, limited in time."""
 
 
 class Greeting:
@@ -54,9 +68,9 @@ class Greeting:
     """
 
     def __init__(self, greeting: str) -> None:
-        """`greeting` must not be empty: ValueError."""
+        """Raises ConnectionRefusedError without a greeting: the manager has published none."""
         if not greeting:
-            raise ValueError("expected the greeting of a replica on another host, got none")
+            raise ConnectionRefusedError("the manager has published no greeting")
         self._expected = greeting.encode()
         self._received = bytearray(HEADER.size + len(self._expected))
         self._filled = 0

@@ -10,8 +10,10 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hosts.errors import ConnectionLost, Unreachable
-from registry.exchange import SshRoute
+from registry.exchange import HostRoute, SshRoute
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ class SshConnection:
     def open(self) -> None:
         """Implement `Connection.open`."""
         self._making = self._tasks.spawn(f"make {self._name}", self._make())
+
+    def renew(self, way: HostRoute) -> bool:
+        """Implement `Connection.renew`."""
+        if not serves(self._way, way, is_up=self.is_up):
+            return False
+        assert isinstance(way, SshRoute)
+        self._way = way
+        return True
 
     async def close(self) -> None:
         """Implement `Connection.close`."""
@@ -90,3 +100,17 @@ class SshConnection:
         self._connection = HostConnection(login, self._tasks, name=self._name, jitter_s=JITTER_S)
         self._connection.open()
         self._made.set()
+
+
+def serves(made: SshRoute, way: HostRoute, *, is_up: bool) -> bool:
+    """Return whether a connection that was made for one route serves the one that is listed now.
+
+    1. Not another login: it is another way, perhaps to another machine.
+    2. Not if the manager has connected anew and this process has no connection: a new one connects
+       at once, instead of at the end of its pause.
+    3. Else it does. A new epoch alone says only that the manager has connected anew, so a healthy
+       connection of this process is not cut.
+    """
+    if replace(way, epoch=made.epoch) != made:
+        return False  # 1
+    return is_up or way.epoch == made.epoch  # 2, 3

@@ -5,7 +5,7 @@
 POST /fn/{name}             the request, from its head to its answer; with its method for servers
   hold                      waiting for a replica: before the first send, and between attempts
     cold start              the part that the request waited for, with its phases
-      place evict start import bind read load
+      place evict start import bind fetch read load
   send                      at a replica
     batch                   measured by the replica, and therefore shown as another service
       decode compute encode (compute is named first_run in the replica's first run)

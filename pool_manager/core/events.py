@@ -148,6 +148,17 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchReported:
+    """A starting replica that fetches its files itself has been served `done_bytes` of
+    `total_bytes`, `seconds` after it was told to."""
+
+    id: str
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A replica is ready for requests, or a trial is complete (`report`)."""
 
@@ -445,6 +456,7 @@ Event = (
     | Begun
     | Greeted
     | Probed
+    | FetchReported
     | Loaded
     | Upgraded
     | BatchingRefuted

@@ -27,6 +27,7 @@ Note. Changed endpoints are then published to gateways.
     Greeted           STARTING -> STANDBY -> LOADING; a        Bind, or Assign for a bound standby;
                       replica of another host is known again   what `_restore_link` sends
     Probed            what the probes of a start meet          EndTrial, for one without progress
+    FetchReported     how far a start's fetch of files is
     Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation;
                                                                Resume, if it is an adopted server;
                                                                a build ends: EndBuild + Release

@@ -40,8 +40,8 @@ PHASE_OF: Final = {
     State.STANDBY: "bind",
     State.STARTING: "start",
 }
-"""The cold-start phase shown for a replica in each state. Finer phases are known only after the
-replica has reported them, when they are over."""
+"""The cold-start phase shown for a replica in each state, but for one that fetches its files. Finer
+phases are known only after the replica has reported them, when they are over."""
 
 WRONG_MAX: Final = 2
 WRONG_SPAN_S: Final = 86_400.0
@@ -346,14 +346,18 @@ class Pool:
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
     def awaited(self, now: float) -> Awaited | None:
-        """Return what a starting server of the pool is waited for, or the room that a trial waits
-        for; None if that is not to be told."""
+        """Return how far a fetch of the pool is, what a starting server is waited for, or the room
+        that a trial waits for; None if that is not to be told."""
         if self.spec.role == "trial" and self.blocked and self.unserved_since_s is not None:
             seconds = now - self.unserved_since_s
             told = Awaited("waiting for room", seconds, self.blocked)
             return told if seconds >= TOLD_AFTER_S else None
         coming = [one for one in self.replicas.values() if one.is_coming]
-        return next(filter(None, (awaited(one.probing, now) for one in coming)), None)
+        starts = (
+            one.fetching.awaited if one.fetching is not None else awaited(one.probing, now)
+            for one in coming
+        )
+        return next(filter(None, starts), None)
 
     def describe(self, held: int, now: float) -> tuple[PoolState, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
@@ -387,9 +391,9 @@ class PoolForecast(NamedTuple):
 
     `phase`: the cold-start phase of a pool with calls, else None. `sleeps_in_s`: seconds until its
     next replica has been idle for `idle_s`, None if no replica will be. `devices`: the devices of
-    its replicas. `awaited`: what its starting server is waited for, None if that is not to be told.
-    `eta_s`: seconds until a replica that sleeps or wakes serves, as its trial measured it; None if
-    none does, or no call waits.
+    its replicas. `awaited`: as `Pool.awaited`. `eta_s`: seconds until a replica that sleeps or
+    wakes serves, as its trial measured it, or one that fetches its files; None if none does, or no
+    call waits.
     """
 
     phase: str | None
@@ -410,6 +414,8 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
     devices = {device: None for one in pool.replicas.values() for device in one.devices}
     phase, sleeps_in_s = _phase(pool, busy), _sleeps_in_s(pool, busy, now)
     eta_s = _wake_eta_s(pool, busy, now) if pool.spec.park is not None else None
+    if eta_s is None and busy:
+        eta_s = _fetch_eta_s(pool)
     return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now), eta_s)
 
 
@@ -433,12 +439,23 @@ def _wake_eta_s(pool: Pool, busy: int, now: float) -> float | None:
     return None
 
 
+def _fetch_eta_s(pool: Pool) -> float | None:
+    """Return the seconds until the first replica that fetches its files has loaded them, None if
+    that cannot be told."""
+    fetches = (one.fetching for one in pool.replicas.values() if one.is_coming)
+    left_s = [one.left_s for one in fetches if one is not None and one.left_s is not None]
+    return min(left_s) + pool.spec.load_s if left_s and not pool.is_warm else None
+
+
 def _phase(pool: Pool, busy: int) -> str | None:
     if pool.is_warm or pool.removed:
         return None
     # The replica that is furthest along will serve first.
     for state in PHASE_OF:
-        if any(one.state is state and one.is_coming for one in pool.replicas.values()):
+        found = [one for one in pool.replicas.values() if one.state is state and one.is_coming]
+        if found and all(one.fetching is not None for one in found):
+            return "fetch"
+        if found:
             return PHASE_OF[state]
     if not busy or pool.blocked == "":
         return None

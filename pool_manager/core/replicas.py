@@ -30,7 +30,14 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.health.liveness import Watch
 from pool_manager.core.pool import Pool
-from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
+from pool_manager.core.starts import (
+    FETCH_STALL_S,
+    Fetching,
+    Probing,
+    folded,
+    hopeless_text,
+    is_hopeless,
+)
 from pool_manager.core.state import (
     DRAIN_S,
     RELEASE_RETRY_S,
@@ -46,6 +53,7 @@ from pool_manager.core.state import (
     state_limit_s,
     term_limit_s,
 )
+from runtime_image.contract.enrolment import FETCH_PROGRESS_MIN
 
 OVERDUE = "lasted too long"
 """Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""
@@ -66,6 +74,7 @@ class ReplicaLifecycle:
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
             events.Probed: self._probed,
+            events.FetchReported: self._fetch_reported,
             events.Loaded: self._loaded,
             events.Upgraded: self._upgraded,
             events.BatchingRefuted: self._refuted,
@@ -326,6 +335,25 @@ class ReplicaLifecycle:
             lost = events.Lost(replica.id, hopeless_text(probing, now), tail, stage="start")
             self.end(replica, lost, now, commands)
 
+    def _fetch_reported(
+        self, replica: Replica, event: events.FetchReported, now: float, _commands: list[Command]
+    ) -> None:
+        """Record how far a fetch is. Its begin and each progress begin the time limit anew: what
+        has to be fetched is limited, and how long that takes is up to the network and to other
+        replicas, behind which it waits for its turn."""
+        if replica.state is not State.LOADING:
+            return
+        known, done = replica.fetching, event.done_bytes
+        is_complete = done >= event.total_bytes
+        counted = 0 if known is None else known.counted_bytes
+        if known is None or is_complete or done - counted >= FETCH_PROGRESS_MIN:
+            counted = done
+            if replica.is_reachable:
+                limit_s = state_limit_s(replica, self._spec(replica))
+                replica.deadline_s = now + (limit_s if is_complete else max(limit_s, FETCH_STALL_S))
+        reported = Fetching(done, event.total_bytes, event.seconds, counted)
+        replica.fetching = None if is_complete else reported
+
     def bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._cluster.pools[standby.pool].spec.batches
@@ -345,7 +373,7 @@ class ReplicaLifecycle:
         replica.memory_mib = event.memory_mib
         replica.is_unparkable = event.is_unparkable
         replica.ready_s = replica.last_used_s = now
-        replica.probing = None
+        replica.fetching = replica.probing = None
         pool.forget_failures()
         if replica.role in ("trial", "build"):
             self._report_end(replica, event, now, commands)

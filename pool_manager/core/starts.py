@@ -1,4 +1,4 @@
-"""Starts of servers: what their readiness probes meet, and whether they make progress.
+"""Starts: how far their fetches are, what readiness probes meet, and whether that is progress.
 
 A server that has yet to load something may answer 404 at its readiness path for minutes, and is
 left alone. One whose path is wrong answers so for ever, and does nothing else. The two are told
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from runtime_image.contract.enrolment import FETCH_PATIENCE_S
 
 NO_PROGRESS_S: Final = 60.0
 """A trial without progress ends after this long."""
@@ -140,11 +142,53 @@ class Awaited(NamedTuple):
     seconds: float
     why: str = ""
     """Why it takes so long."""
+    progress: str = ""
+    """How far it is; stands for seconds and reason, and changes with every report."""
 
     def __str__(self) -> str:
         """Return all as one text, with the seconds in steps of _STEP_S."""
+        if self.progress:
+            return f"{self.what} {self.progress}"
         text = f"{self.what} for {int(self.seconds) // _STEP_S * _STEP_S} s"
         return f"{text}: {self.why}" if self.why else text
+
+
+FETCH_STALL_S: Final = FETCH_PATIENCE_S + 20.0
+"""Min seconds that a start has without progress of its fetch: its replica gives up before that, and
+says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """The fetch of a starting replica, as last reported; it is not complete."""
+
+    done_bytes: int
+    total_bytes: int
+    seconds: float
+    """Since it began."""
+    counted_bytes: int = 0
+    """`done_bytes` of the last report that began the time limit of the start anew."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Mean speed so far."""
+        return self.done_bytes / max(self.seconds, 0.001)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until it is complete at that speed, None before the first byte."""
+        if not self.done_bytes:
+            return None
+        return (self.total_bytes - self.done_bytes) / self.bytes_per_s
+
+    @property
+    def awaited(self) -> Awaited:
+        """What is told of it."""
+        done, total, speed = (
+            f"{number / 1e6:.0f}"
+            for number in (self.done_bytes, self.total_bytes, self.bytes_per_s)
+        )
+        return Awaited("fetches", self.seconds, progress=f"{done} of {total} MB, {speed} MB/s")
 
 
 def awaited(probing: Probing | None, now: float) -> Awaited | None:

@@ -74,7 +74,7 @@ from math import inf
 from typing import Final, Literal
 
 from pool_manager.core.health.liveness import Cause, Hang, Watch
-from pool_manager.core.starts import Probing
+from pool_manager.core.starts import Fetching, Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from registry.model.parks import PARK_S
@@ -475,6 +475,8 @@ class Replica:
             return self.condemned is not Cause.WRONG or now - self.since_s >= QUIET_S
         return self.watch.silent_s(now) >= QUIET_S
 
+    fetching: Fetching | None = None
+    """Its fetch of its files; None before the first report, and once it is complete."""
     probing: Probing | None = None
     """What the probes of its server meet, until that is ready; None before the first report, and
     for a model."""

@@ -202,6 +202,11 @@ class ProcessDriver:
         return environment
 
     def _watch(self, id: str, group: ProcessGroup) -> None:
+        found = self._groups.get(id)
+        if found is not None:
+            # `list` found it while `start` launched it; only this group has the child.
+            asyncio.get_running_loop().remove_reader(found.pidfd)
+            found.close()
         self._groups[id] = group
         asyncio.get_running_loop().add_reader(group.pidfd, self._exited, id)
 

@@ -16,6 +16,7 @@ import structlog
 
 from registry.tasks import Tasks
 from runtime_image.contract.control import Hello
+from runtime_image.contract.enrolment import Certificate
 from runtime_image.link.frames import LinkError
 from runtime_image.link.reception import read_hello
 
@@ -81,7 +82,7 @@ class HostControl:
         given = token.encode("utf-8", "replace")
         found = None
         for one in self._by_id.values():
-            if hmac.compare_digest(given, one.token):
+            if hmac.compare_digest(given, one.token.encode()):
                 found = one
         return found
 
@@ -130,23 +131,25 @@ class ReplicaConnections:
 
     redials = True
 
-    def __init__(self, control: HostControl, id: str, token: str, *, is_agent: bool) -> None:
+    def __init__(
+        self, control: HostControl, id: str, token: str, *, is_agent: bool = False
+    ) -> None:
         self.id = id
-        self.token = token.encode()
+        self.token = token
         self._control = control
         self._is_agent = is_agent
-        self._waiting: deque[tuple[socket.socket, Hello]] = deque()
+        self._waiting: deque[tuple[socket.socket, Hello | None]] = deque()
         self._came = asyncio.Event()
 
-    def add(self, sock: socket.socket, hello: Hello) -> None:
-        """Add a connection whose token was checked."""
+    def add(self, sock: socket.socket, hello: Hello | None) -> None:
+        """Add a connection whose peer is known to be the replica; None: its HELLO is to be read."""
         while len(self._waiting) >= DIALS_MAX:
             self._waiting.popleft()[0].close()
         self._waiting.append((sock, hello))
         self._came.set()
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
-        """Return the next connection and its HELLO."""
+        """Return the next connection and its HELLO, if that was read."""
         while not (self._waiting and (self._control.is_up or self._is_agent)):
             if self._waiting:
                 await self.wait_up()
@@ -154,6 +157,10 @@ class ReplicaConnections:
                 self._came.clear()
                 await self._came.wait()
         return self._waiting.popleft()
+
+    def renewal(self) -> Certificate | None:
+        """ControlConnections: none, as its connections have no certificate."""
+        return None
 
     async def wait_up(self) -> bool:
         """ControlConnections: wait for the host."""

@@ -46,7 +46,7 @@ class RemoteFiles:
     @property
     def bytes_per_s(self) -> float:
         """Speed of transfers, as measured lately."""
-        return self._cache.bytes_per_s
+        return self._cache.speed.bytes_per_s
 
     async def refresh(self) -> None:
         """Read what the cache has."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pool_manager.core import events
 from pool_manager.core.hosts import HostRecord
@@ -23,6 +23,10 @@ from registry.errors import BadRequest, Unknown
 from registry.exchange import HostRoute
 from registry.model.hosts import HOSTS_MAX, Host, host_order
 from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
+
+if TYPE_CHECKING:
+    from hosts.tls.door import LinkDoor
 
 MEMBERS_MAX: Final = 2 * HOSTS_MAX
 """Max hosts beside this machine: all stored ones, and as many that are being removed."""
@@ -54,15 +58,18 @@ class Hosts:
         seen: Collection[str],
         emit: Callable[[events.Event], None],
         path: Callable[[str], Path],
+        rewrite: Callable[[ReplicaRecord], None],
         tasks: Tasks,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        door: LinkDoor | None = None,
     ) -> None:
-        """`labels` are those of this machine; `seen` as in `HostServices`; `path` returns where a
-        file is kept on this machine by its sha256."""
+        """`labels` are those of this machine; `seen`, `path`, `rewrite` and `door` as in
+        `HostServices`."""
         self._engine_of, self._seen_before = engine_of, seen
-        self._emit, self._path = emit, path
+        self._emit, self._path, self._rewrite = emit, path, rewrite
         self._tasks, self._clock, self._wall = tasks, clock, wall
+        self._door = door
         self._owners: dict[str, str] = {local.name: local.name}
         """The name of the engine of each announced host."""
         self._defined: dict[str, Host] = {}
@@ -124,11 +131,13 @@ class Hosts:
             seen=self._seen_before,
             records=self.fleet.records,
             path=self._path,
+            rewrite=self._rewrite,
             emit=self._emit,
             changed=self.changed.notify,
             tasks=self._tasks,
             clock=self._clock,
             wall=self._wall,
+            door=self._door,
         )
 
     def _announce(

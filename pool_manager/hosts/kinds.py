@@ -14,6 +14,10 @@ from registry.model.hosts import Host, SshHost
 EngineFactory = Callable[[Host, HostServices], HostEngine]
 """Makes the engine of a defined host, which is not defined or opened yet. Raises DriverError."""
 
+Engines = Callable[[HostSettings | None, PoolSettings], EngineFactory]
+"""Returns the factory of a server with these settings; `settings` is None for one without other
+hosts."""
+
 
 def engines_of(settings: HostSettings | None, pool: PoolSettings) -> EngineFactory:
     """Return the factory of a server with these settings, None for one without other hosts."""

@@ -35,6 +35,7 @@ from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
 from registry.model.hosts import LOCAL_HOST, Host
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.model import ModelSpec
 
 log = structlog.get_logger()
@@ -111,13 +112,18 @@ class LocalFiles:
         if is_read_soon and isinstance(binding.spec, ModelSpec):
             self.read_ahead.begin(id, folder, binding.spec)
 
+    async def to_fetch(self, id: str, binding: Binding) -> list[FetchedFile]:  # noqa: ARG002
+        """Return none: they are linked."""
+        return []
+
     def end_reading(self, id: str) -> None:
         """Read no more of the model."""
         self.read_ahead.cancel(id)
 
-    async def add(self, id: str, files: Collection[BundleFile]) -> None:
+    async def add(self, id: str, files: Collection[BundleFile]) -> list[FetchedFile]:
         """Hard-link further files."""
         await self._bundles.add(files, self._folders.model_dir(id))
+        return []
 
     async def record(self, record: ReplicaRecord) -> None:
         """Do nothing: it is in the run folder."""

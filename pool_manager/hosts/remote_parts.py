@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -17,12 +16,14 @@ from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.host import HostCache, Listening, Located
 from pool_manager.hosts.files import RemoteFiles
 from pool_manager.hosts.folders import HostFolders
+from pool_manager.hosts.stored_files import files_of
 from pool_manager.ports import Binding
 from pool_manager.replicas.file_transfer import PartReader, reader_of
 from registry.errors import DriverError, HostDown
 from registry.exchange import HostRoute, SshRoute
 from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 
 if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
@@ -130,18 +131,16 @@ class PlacedFiles:
         await self._host.reached().files.place(id, files)
 
     async def _files(self, binding: Binding) -> list[BundleFile]:
-        """Return the files of a replica: the required ones, and those of each optional group whose
-        files are all stored."""
-        groups = binding.prepared, binding.compiled
-        stored = await asyncio.to_thread(lambda: [one for one in groups if self._is_stored(one)])
-        return [*binding.required.files, *itertools.chain.from_iterable(stored)]
+        return await asyncio.to_thread(files_of, binding, self._path)
 
-    def _is_stored(self, files: Collection[BundleFile]) -> bool:
-        return all(self._path(file.sha256).is_file() for file in files)
+    async def to_fetch(self, id: str, binding: Binding) -> list[FetchedFile]:  # noqa: ARG002
+        """Return none: they are sent and placed."""
+        return []
 
-    async def add(self, id: str, files: Collection[BundleFile]) -> None:
+    async def add(self, id: str, files: Collection[BundleFile]) -> list[FetchedFile]:
         """Send missing files, and add them to the model folder."""
         await self._host.reached().files.add(id, files)
+        return []
 
     async def record(self, record: ReplicaRecord) -> None:
         """Create its folders, with the record."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pool_manager.core import events
 from pool_manager.host import ReplicaHost
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+
+if TYPE_CHECKING:
+    from hosts.tls.door import LinkDoor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class HostServices:
     """Returns the records of a host's replicas by id, as they change."""
     path: Callable[[str], Path]
     """Returns where a file is kept on this machine by its sha256."""
+    rewrite: Callable[[ReplicaRecord], None]
+    """Replaces the record of a replica, on the disk first, with what is known only after its start.
+    Raises OSError."""
     emit: Callable[[events.Event], None]
     """Gets events for the machine."""
     changed: Callable[[str], None]
@@ -36,3 +43,5 @@ class HostServices:
     tasks: Tasks
     clock: Callable[[], float]
     wall: Callable[[], float]
+    door: LinkDoor | None = None
+    """Where replicas of hosts dial in by TLS; None if the server has no such door."""

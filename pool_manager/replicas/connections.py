@@ -30,6 +30,9 @@ class LocalConnections:
         """ControlConnections: this machine can always be reached."""
         return True
 
+    def renewal(self) -> None:
+        """ControlConnections: the connection has no certificate."""
+
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         """ControlConnections: accept a connection. `loop.sock_accept` is not used, because it may
         lose the accepted socket when it is cancelled."""

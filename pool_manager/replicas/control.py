@@ -35,6 +35,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
 from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
 from runtime_image.contract.control import PROBED_S, BindRequest, Hello
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.health import LEARNT_SECONDS, Learnt
 from runtime_image.contract.link import CONTROL_MAX, Flag, Kind
 from runtime_image.contract.parks import IDLE_LEAST, limit_ms
@@ -43,7 +44,7 @@ from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import pack_bind
 from runtime_image.link.reception import read_hello, welcome
 from runtime_image.link.run_counts import RunCount, unpack_runs
-from runtime_image.link.stream import FrameStream
+from runtime_image.link.stream import FrameStream, adopt
 
 log = structlog.get_logger()
 
@@ -211,7 +212,7 @@ class Control:
             f"control {self.id}",
             CONTROL_MAX,
         )
-        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
+        await adopt(sock, stream)
         self._take_over(stream, dial)
         self._emit(events.Greeted(self.id, parse_numbers(hello["phases"]), loaded is not None))
         if not self._state.has_greeted:
@@ -220,6 +221,7 @@ class Control:
             # It served under an earlier server, whose runs are not counted: ask how many it made
             # before any gateway can connect.
             self._is_base_due = loaded is not None
+        self._renew()
         if redials or loaded is not None:
             self._ask()
         if loaded is not None:
@@ -333,14 +335,19 @@ class Control:
         """Stop the replica from batching requests."""
         self._send(pack(Kind.BATCHING_OFF))
 
-    async def upgrade(self, compiled: CompiledModel) -> UpgradeResult:
-        """Send a compiled model whose files are in the replica's model folder; return the outcome,
-        which is emitted, too. Raises OSError if the link ends or does not stand."""
+    async def upgrade(
+        self, compiled: CompiledModel, files: Sequence[FetchedFile] = ()
+    ) -> UpgradeResult:
+        """Send a compiled model whose files are in the replica's model folder, but for `files`,
+        which it is to fetch; return the outcome, which is emitted, too. Raises OSError if the link
+        ends or does not stand."""
         if self._stream is None or not self._state.is_loaded or len(self._upgrades) >= UPGRADES_MAX:
             raise ConnectionError("the replica takes no upgrade now")
         answer: asyncio.Future[UpgradeResult] = asyncio.get_running_loop().create_future()
         self._upgrades.append(answer)
         request: UpgradeRequest = {"compiled": asdict(compiled)}
+        if files:
+            request["files"] = list(files)
         self._send(pack(Kind.UPGRADE, body=json.dumps(request).encode()))
         return await answer
 
@@ -410,6 +417,11 @@ class Control:
         frame = pack(Kind.LEARNT, flags=Flag.OPTIONAL, aux=learnt.known, body=seconds)
         self._send(frame)
 
+    def _renew(self) -> None:
+        """Send the replica the certificate that it is to use from now on, if one is due."""
+        if self._stream is not None and (due := self._connections.renewal()) is not None:
+            self._send(pack(Kind.CERTIFICATE, body=json.dumps(due).encode()))
+
     def _send(self, frame: list[Piece]) -> None:
         if self._stream is not None:
             self._stream.send(frame)
@@ -429,6 +441,7 @@ class Control:
             return
         self._missed += 1
         self._ask()
+        self._renew()
 
     def _ask(self) -> None:
         if self._stream is not None:

@@ -40,6 +40,7 @@ from registry.files import is_exhausted
 from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.server import ENGINE, ServerSpec
 
 log = structlog.get_logger()
@@ -110,13 +111,14 @@ class Launcher:
             secrets: dict[str, str] = {}
             if binding.secrets and binding.container is None:
                 secrets = records.variables(binding, await self._values(binding))
+            files = await host.files.to_fetch(id, binding)
             record, control = self._relay.records.get(id), self._controls.get(id)
             if record is not None and control is not None:
                 self._relay.on_bind(id)
                 spec = binding.spec
                 if isinstance(spec, ServerSpec):
                     spec = self._python.spec(spec, binding, self.folders.run_dir(id))
-                control.bind(records.bind_request(record, spec, self._clock(), secrets))
+                control.bind(records.bind_request(record, spec, self._clock(), secrets, files))
 
     async def _seal(self, id: str, host: ReplicaHost) -> bool:
         """Close a replica's data folder before its BIND. False if its host cannot be reached: it
@@ -239,21 +241,28 @@ class Launcher:
         waited = records.waited(command, begun_s - assigned_s)
         record = self._bound(standby, waited, binding, device_kind, host)
         # Recorded before the message is sent: a later manager adopts by the record.
-        self.folders.rewrite(record)
-        self._relay.records[id] = record
-        self._fleet.adopt(record)
+        self.rewrite(record)
         self.output.begin(id, self.folders.claim_log(binding.name, id))
         await host.driver.limit(record)
+        files = await host.files.to_fetch(id, binding)
         if control := self._controls.get(id):  # None if it was released in the meantime
             self._relay.on_bind(id)
-            control.bind(records.bind_request(record, binding.spec, begun_s))
+            control.bind(records.bind_request(record, binding.spec, begun_s, files=files))
         await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
-    async def add_files(self, id: str, files: Collection[BundleFile]) -> None:
-        """Add stored files to the model folder of a replica that runs. Raises FnError, OSError."""
-        await self._fleet.of(id).files.add(id, files)
+    def rewrite(self, record: ReplicaRecord) -> None:
+        """Replace the record of a replica, on the disk first. Raises OSError."""
+        self.folders.rewrite(record)
+        self._relay.records[record.id] = record
+        self._fleet.adopt(record)
+
+    async def add_files(self, id: str, files: Collection[BundleFile]) -> list[FetchedFile]:
+        """Add stored files to the model folder of a replica that runs; return those that it has to
+        fetch. Raises FnError, OSError."""
+        to_fetch = await self._fleet.of(id).files.add(id, files)
         if id not in self._controls:  # its release may have removed the folder meanwhile
             await asyncio.to_thread(self.folders.remove_models, id)
+        return to_fetch
 
     async def _enter(self, id: str, host: ReplicaHost) -> bool:
         """Wait until a start is admitted; False if the replica is to be released instead."""

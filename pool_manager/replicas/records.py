@@ -22,6 +22,7 @@ from runtime_image.contract.control import (
     BindRequest,
     ReplicaRecord,
 )
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
@@ -91,10 +92,14 @@ def load_phases(
     record: ReplicaRecord, stated: Mapping[str, float], bound_s: float, now: float
 ) -> dict[str, float]:
     """Return the phases of a start on another host up to LOADED at `now`; BIND was sent at
-    `bound_s`. The sum of `bind` and `load` is what passed here."""
-    passed_ms = max(0.0, now - bound_s) * 1e3
-    load_ms = min(stated.get("load", 0.0), passed_ms)
-    return {**record.phases, "bind": round(passed_ms - load_ms, 3), "load": round(load_ms, 3)}
+    `bound_s`. The sum of `bind`, `fetch` and `load` is what passed here."""
+    left_ms = max(0.0, now - bound_s) * 1e3
+    phases = dict(record.phases)
+    for name in ("load", "fetch"):
+        if name == "load" or name in stated:
+            phases[name] = round(min(stated.get(name, 0.0), left_ms), 3)
+            left_ms -= phases[name]
+    return {**phases, "bind": round(max(0.0, left_ms), 3)}
 
 
 def waited(command: StartT, seconds: float) -> StartT:
@@ -238,9 +243,10 @@ def bind_request(
     spec: ModelSpec | ServerSpec,
     assigned_s: float,
     secrets: Mapping[str, str] | None = None,
+    files: Sequence[FetchedFile] = (),
 ) -> BindRequest:
     """Return the bind request for a replica; `assigned_s` is the time of the decision, `secrets`
-    are values by variable."""
+    are values by variable, `files` those that the replica is to fetch."""
     assert record.role != "standby", "a standby without a binding cannot be bound"
     request: BindRequest = {
         "spec": servers.to_json(spec) if isinstance(spec, ServerSpec) else models.to_json(spec),
@@ -258,4 +264,6 @@ def bind_request(
         request["device"] = next(iter(record.devices), "")
     if secrets:
         request["secrets"] = dict(secrets)
+    if files:
+        request["files"] = list(files)
     return request

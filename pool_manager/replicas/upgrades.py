@@ -20,6 +20,8 @@ log = structlog.get_logger()
 
 UPGRADE_S: Final = 300.0
 """Max seconds in which a replica loads a compiled model beside the one that it serves with."""
+FETCHED_BYTES_PER_S: Final = 10e6
+"""Slowest network on which a replica that fetches the model's files is waited for."""
 
 
 class Upgrades:
@@ -53,15 +55,17 @@ class Upgrades:
             log.info("a replica is not upgraded", replica=id, reason=reason)
             return UpgradeResult(session="", reason=reason)
         model, files = compiled.served
+        limit_s = self.limit_s
         try:
-            await self._launcher.add_files(id, files)
+            to_fetch = await self._launcher.add_files(id, files)
             control = self._launcher.control(id)
             if control is None:
                 return UpgradeResult(session="", reason="it has ended")
-            async with asyncio.timeout(self.limit_s):
-                return await control.upgrade(model)
+            limit_s += sum(one["size"] for one in to_fetch) / FETCHED_BYTES_PER_S
+            async with asyncio.timeout(limit_s):
+                return await control.upgrade(model, to_fetch)
         except TimeoutError:
-            reason = f"it did not answer within {self.limit_s:.0f} s"
+            reason = f"it did not answer within {limit_s:.0f} s"
         except (FnError, OSError) as error:
             reason = str(error)
         finally:

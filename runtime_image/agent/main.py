@@ -17,6 +17,7 @@ from runtime_image.contract.gpus import NoDriver, Snapshot, XidEvent
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.record import RecordRefused, read_record
+from runtime_image.replica.dialling import UnixDialler
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.remote_link import RemoteLink
@@ -84,7 +85,8 @@ class Agent:
         self._gpus = GpuReader(session, self._loop.clock, self._loop.post, self._report)
         self._link = RemoteLink(
             self._loop,
-            self._record,
+            UnixDialler(self._record.control),
+            self._record.orphan_s,
             hello=self._hello,
             on_frame=self._handle,
             orphaned=self._on_orphaned,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
+from runtime_image.contract.enrolment import FetchedFile
+
 CompilerName = Literal["tensorrt", "onnxruntime"]
 """tensorrt: ONNX Runtime's TensorRT provider, for GPUs. onnxruntime: ONNX Runtime's own compiler
 with the CPU provider, which shows every step of a build on a machine without a GPU."""
@@ -121,9 +123,12 @@ COMPILED_PART: Final = 16
 
 
 class UpgradeRequest(TypedDict):
-    """Body of UPGRADE: a compiled model whose files are now in the replica's model folder."""
+    """Body of UPGRADE: a compiled model whose files are now in the replica's model folder, or are
+    to be fetched to it."""
 
     compiled: dict[str, Any]
+    files: NotRequired[list[FetchedFile]]
+    """Those to fetch."""
 
 
 class UpgradeResult(TypedDict):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict, TypeGuard
 
 from runtime_image.contract.contention import ContentionState
+from runtime_image.contract.enrolment import FetchedFile
 
 RECORD_FILE = "replica.json"
 """File of the `ReplicaRecord` in a replica's run folder, written before the launch."""
@@ -21,7 +22,7 @@ WAKE_PHASES = ("wake", "verify")
 """Phases of the wake of a parked replica: its engine wakes, and answers its golden sample. They
 follow `place` and `evict`."""
 PHASES = (
-    *("place", "evict", "start", "import", "bind", "read", "load"),
+    *("place", "evict", "start", "import", "bind", "fetch", "read", "load"),
     *WAKE_PHASES,
     "first_run",
 )
@@ -63,10 +64,11 @@ class ReplicaRecord:
     """Host of the replica. On any but the local host, the clock of `launched_s` is another one, and
     no descriptor comes with WELCOME."""
     control: str = ""
-    """Path of the manager's socket as the replica sees it; "" for CONTROL_SOCKET in its run
-    folder."""
+    """Address of the manager as the replica dials it (`contract.addresses`); "" for CONTROL_SOCKET
+    in its run folder."""
     data: str = ""
-    """Path at which the replica binds its data listener; "" if WELCOME brings the listener."""
+    """Address at which the replica listens for gateways; "" if WELCOME brings the listener. One of
+    TLS has no host until the replica has enrolled, then the one at which gateways dial it."""
     greeting: str = ""
     """Text with which the replica begins every data link; "" for none."""
 
@@ -130,6 +132,8 @@ class BindRequest(TypedDict):
     here."""
     secrets: NotRequired[dict[str, str]]
     """Variables of a server whose values are secrets; they are stored nowhere."""
+    files: NotRequired[list[FetchedFile]]
+    """All files of the model folder, for a replica that fetches them itself."""
 
 
 class Loaded(TypedDict):
@@ -167,7 +171,7 @@ class BatchingOff(TypedDict):
 
 
 class LoadFailed(TypedDict):
-    """Reason why a bundle was refused. `stage` is load or sample."""
+    """Reason why a bundle was refused. `stage` is fetch, load, sample, or start of a server."""
 
     stage: str
     reason: str

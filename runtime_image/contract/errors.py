@@ -93,9 +93,10 @@ class UnfitInput(RequestError):
 
 
 class LoadError(Exception):
-    """A bundle cannot be loaded or its sample cannot be run; the text is the engine's reason."""
+    """A bundle cannot be fetched or loaded, or its sample cannot be run; the text is the reason, of
+    a load that of the engine."""
 
-    stage: Literal["load", "sample"] = "load"
+    stage: Literal["fetch", "load", "sample"] = "load"
 
 
 class HandlerFailed(Exception):

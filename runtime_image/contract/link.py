@@ -1,4 +1,4 @@
-"""Constants of the link, version 10: frame layout, kinds, flags, limits.
+"""Constants of the link, version 11: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,10 +11,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 10
+VERSION: Final = 11
 SPOKEN: Final = range(9, VERSION + 1)
 """Versions that a server speaks: replicas which an earlier server started keep theirs, which HELLO
-has. In version 9, record and BIND have one `device` in place of `devices`; all else is the same."""
+has. In version 9, record and BIND have one `device` in place of `devices`. Version 11 adds links
+over TLS, which no earlier replica has. All else is the same."""
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -80,7 +81,8 @@ class Kind(IntEnum):
     END = 24  # replica -> manager: end of that file; gateway -> sidecar: exchange `id` is over
     WINDOW = 25  # replica -> gateway: id 0: capacity is free again; sidecar: aux = slots offered
     FREED = 26  # gateway -> replica: body = SLAB_RANGE of an answer that has been read
-    FETCH = 27  # manager -> trial: aux = requested part of a prepared model
+    FETCH = 27  # manager -> trial: aux = requested part of a prepared model; replica -> door: JSON
+    # body, a Fetch
     OPEN = 28  # gateway -> sidecar: connect exchange `id`; aux = idle connection, if flag REUSE;
     # sidecar -> gateway on another host: the server of exchange `id` is connected; aux = its port
     RECALL = 29  # sidecar -> gateway: close the idle connection `id`; 0 = tell ends at once
@@ -101,6 +103,9 @@ class Kind(IntEnum):
     UNPARK = 42  # manager -> sidecar: wake it; aux as of PARK
     VERIFY = 43  # manager -> sidecar: ask its samples, then serve; aux = max ms of each answer
     LIFE = 44  # sidecar -> manager: JSON body, a Life
+    ENROL = 45  # replica -> door: JSON body, an Enrol
+    ENROLLED = 46  # door -> replica: JSON body, an Enrolled; replica -> door: it listens
+    CERTIFICATE = 47  # manager -> replica that dialled in: JSON body, a Certificate
 
 
 class Flag(IntEnum):

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Piece, pack
 
 BACKLOG: Final = 64
+
+
+class DataListener(Protocol):
+    """A listening socket, or what accepts connections as one does."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `accept` has something to do."""
+
+    def setblocking(self, flag: bool, /) -> None:
+        """As of a socket."""
+
+    def settimeout(self, value: float | None, /) -> None:
+        """As of a socket."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As of a socket."""
+
+    def close(self) -> None:
+        """As of a socket."""
 
 
 def bind_data(path: str) -> socket.socket:

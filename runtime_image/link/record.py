@@ -44,12 +44,16 @@ class RecordRefused(Exception):
 
 
 def read_record(run_dir: Path) -> ReplicaRecord:
-    """Read the record in `run_dir`. Raises RecordRefused, or OSError without a record.
+    """Read the record in `run_dir`. Raises RecordRefused, or OSError without a record."""
+    with (run_dir / RECORD_FILE).open("rb") as file:
+        return checked_record(_parse(file.read(RECORD_MAX + 1)))
+
+
+def checked_record(data: dict[str, Any]) -> ReplicaRecord:
+    """Return the record with these fields, as JSON has them. Raises RecordRefused.
 
     Checks the link version first: a record of another version may have any fields.
     """
-    with (run_dir / RECORD_FILE).open("rb") as file:
-        data = _parse(file.read(RECORD_MAX + 1))
     link = data.get("link")
     if type(link) is not int or link != VERSION:
         got = "none" if link is None else json.dumps(link)[:20]

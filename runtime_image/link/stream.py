@@ -132,7 +132,22 @@ async def connect(stream: FrameStream, path: str, greeting: Greeting | None = No
         if greeting is not None:
             # These few bytes always fit the buffer of a new socket.
             socket.send_fds(sock, [b"".join(greeting.frame)], greeting.descriptors)
-        await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
     except BaseException:
+        sock.close()
+        raise
+    await adopt(sock, stream)
+
+
+async def adopt(sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    """Make a transport for a connected, non-blocking stream socket. It owns the socket from the
+    first step on: also if this fails or is cancelled, the socket is closed once. Raises OSError.
+
+    Not `create_connection(sock=)`: uvloop attaches the socket object to the transport at the end of
+    that call. Of a transport that was aborted in `connection_made` the descriptor is closed by
+    then, and the socket object closes the number once more, when it may be that of another file.
+    """
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, sock)
+    except OSError:
         sock.close()
         raise

@@ -10,12 +10,19 @@ import contextlib
 import heapq
 import os
 import selectors
-import socket
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from typing import Protocol
 
 Callback = Callable[[], None]
+
+
+class Watched(Protocol):
+    """A socket, or a listener that is like one."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
 
 
 class Loop:
@@ -29,9 +36,11 @@ class Loop:
         self.clock = clock
         self.turn_end: Callback = lambda: None
         self._selector = selectors.DefaultSelector()
-        self._writing: set[socket.socket] = set()
-        self._either: set[socket.socket] = set()
+        self._writing: set[Watched] = set()
+        self._either: set[Watched] = set()
         """Sockets whose callback is for both kinds of events."""
+        self._buffering: dict[Watched, Callable[[], int]] = {}
+        """Sockets watched for reading that may hold bytes back from the selector, and how many."""
         self._posted: deque[Callback] = deque()
         self._is_woken = False
         self._timers: list[tuple[float, int, Callback]] = []
@@ -42,15 +51,16 @@ class Loop:
         os.set_blocking(self._wake_out, False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._woken)
 
-    def watch(self, sock: socket.socket, readable: Callback) -> None:
+    def watch(self, sock: Watched, readable: Callback) -> None:
         """Call `readable` in every turn in which `sock` is readable. Unwatch with `forget`."""
         self._selector.register(sock, selectors.EVENT_READ, readable)
+        self._reads(sock, True)
 
-    def when_writable(self, sock: socket.socket, writable: Callback) -> None:
+    def when_writable(self, sock: Watched, writable: Callback) -> None:
         """Call `writable` in every turn in which `sock` is writable, until `forget`."""
         self._selector.register(sock, selectors.EVENT_WRITE, writable)
 
-    def want_write(self, sock: socket.socket, wanted: bool) -> None:
+    def want_write(self, sock: Watched, wanted: bool) -> None:
         """Also wake up when `sock` is writable; `turn_end` then flushes."""
         if wanted == (sock in self._writing):
             return
@@ -58,7 +68,7 @@ class Loop:
         self._selector.modify(sock, events, self._selector.get_key(sock).data)
         (self._writing.add if wanted else self._writing.discard)(sock)
 
-    def rewatch(self, sock: socket.socket, old: int, new: int, ready: Callback) -> None:
+    def rewatch(self, sock: Watched, old: int, new: int, ready: Callback) -> None:
         """Call `ready` in every turn in which `sock` is ready for the events `new` of `selectors`;
         `old` are those of the last call. 0: not watched."""
         if old and new:
@@ -68,11 +78,22 @@ class Loop:
         elif old:
             self._selector.unregister(sock)
         (self._either.add if new else self._either.discard)(sock)
+        self._reads(sock, bool(new & selectors.EVENT_READ))
 
-    def forget(self, sock: socket.socket) -> None:
+    def forget(self, sock: Watched) -> None:
         """Stop watching `sock`; call this before closing it."""
         self._selector.unregister(sock)
         self._writing.discard(sock)
+        self._buffering.pop(sock, None)
+
+    def _reads(self, sock: Watched, wanted: bool) -> None:
+        """Note whether `sock` is watched for reading, if it decrypts more than it hands out."""
+        pending = getattr(sock, "pending", None)
+        if pending is not None:
+            if wanted:
+                self._buffering[sock] = pending
+            else:
+                self._buffering.pop(sock, None)
 
     def post(self, callback: Callback) -> None:
         """Run `callback` soon in the loop's thread."""
@@ -110,6 +131,10 @@ class Loop:
             is_read = events & selectors.EVENT_READ or key.events == selectors.EVENT_WRITE
             if is_read or key.fileobj in self._either:
                 key.data()
+        if self._buffering:
+            for sock in self._unread():
+                if sock in self._buffering:  # else forgotten by an earlier callback
+                    self._selector.get_key(sock).data()
         while self._posted:
             self._posted.popleft()()
         now = self.clock()
@@ -118,11 +143,15 @@ class Loop:
         self.turn_end()
 
     def _patience_s(self) -> float | None:
-        if self._posted:
+        if self._posted or (self._buffering and self._unread()):
             return 0.0
         if not self._timers:
             return None
         return max(0.0, self._timers[0][0] - self.clock())
+
+    def _unread(self) -> list[Watched]:
+        """Return the sockets with bytes that no selector shows."""
+        return [sock for sock, pending in self._buffering.items() if pending()]
 
     def _woken(self) -> None:
         os.read(self._wake_in, 4096)

@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime_image.contract.compiled import UpgradeResult
 from runtime_image.contract.control import BatchingOff, Hello, Loaded, LoadFailed
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.errors import LoadError, describe
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, Kind
 from runtime_image.contract.model import PREPARES, ModelSpec
@@ -31,6 +33,10 @@ from runtime_image.replica.serving import Serving
 from runtime_image.replica.upgrading import Upgrades, read_upgrade
 from runtime_image.replica.worker import Worker, end_process
 
+if TYPE_CHECKING:
+    from runtime_image.replica.entrance import Enrolment
+    from runtime_image.replica.fetching import Fetched, Fetcher
+
 REPORT_SENT_S = 5.0
 """Seconds that a trial waits until its report is sent, before it prepares the model."""
 EXIT_ORPHANED = 70
@@ -41,7 +47,7 @@ GARBAGE_MAX = 20_000
 some thousand objects, without cycles."""
 
 
-def main(run_dir: str, first_line_s: float) -> int:
+def main(run_dir: str, first_line_s: float, enrolment: Enrolment | None = None) -> int:
     """Run the replica of `run_dir` and return its exit code.
 
     1 if the manager refused the replica or is gone, or its device is missing. 70 if no manager on
@@ -49,7 +55,7 @@ def main(run_dir: str, first_line_s: float) -> int:
     `link/record.py` if the record is unusable.
     """
     try:
-        replica = Replica(Path(run_dir), first_line_s)
+        replica = Replica(Path(run_dir), first_line_s, enrolment)
     except RecordRefused as error:
         print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is its standard output
         return error.exit_code
@@ -71,9 +77,12 @@ class Replica:
     A standby has imported the libraries and waits for BIND.
     """
 
-    def __init__(self, run_dir: Path, first_line_s: float) -> None:
-        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
-        self._record = read_record(run_dir)
+    def __init__(
+        self, run_dir: Path, first_line_s: float, enrolment: Enrolment | None = None
+    ) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python, or at the end
+        of its enrolment."""
+        self._record = enrolment.record if enrolment is not None else read_record(run_dir)
         self._was_standby = self._record.role == "standby"
         self._import()
         self._loop = Loop(time.monotonic)
@@ -81,6 +90,7 @@ class Replica:
         self._serving: Serving | None = None
         self._upgrade: SessionUpgrade | None = None
         self._upgrades: Upgrades | None = None
+        self._fetcher: Fetcher | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
         self._may_batch = True
@@ -95,13 +105,14 @@ class Replica:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # TERM keeps its default action until the loop exists: a Python handler that runs just
         # before the blocking wait for WELCOME could not interrupt it.
-        self._manager, self._listener, frames, self._guard = open_links(
+        self._manager, self._listener, frames, self._guard, self._connect = open_links(
             self._loop,
             run_dir,
             self._record,
             hello=self._hello,
             on_frame=self._handle,
             orphaned=self._on_orphaned,
+            enrolment=enrolment,
         )
         self._loop.turn_end = self._turn_end if self._guard is None else self._guarded_turn_end
         signal.signal(signal.SIGTERM, lambda *_: self._loop.post(self._terminate))
@@ -124,6 +135,8 @@ class Replica:
     def run(self) -> int:
         """Serve until drained, orphaned or terminated; return the exit code."""
         self._loop.run()
+        if self._serving is not None:
+            self._serving.part()
         if self._is_building():
             os._exit(self._exit_code)
         return self._exit_code
@@ -204,7 +217,7 @@ class Replica:
             threads=request["threads"],
             memory_mib=request["memory_mib"],
         )
-        self._worker.submit(lambda: self._load(spec, began))
+        self._worker.submit(lambda: self._load(spec, request.get("files", []), began))
 
     def _check_bound(self, bound: str) -> None:
         """Raise LinkError for another function's model: files and limits belong to the first
@@ -212,9 +225,13 @@ class Replica:
         if self._record.bound not in ("", bound):
             raise LinkError(f"expected BIND to {self._record.bound}, got one to {bound}")
 
-    def _load(self, spec: ModelSpec, began: float) -> None:
-        """Load the model, in the worker thread, so that the loop still answers PING."""
+    def _load(self, spec: ModelSpec, files: list[FetchedFile], began: float) -> None:
+        """Load the model, whose `files` are fetched first, in the worker thread, so that the loop
+        still answers PING."""
         try:
+            if files and (fetched := self._fetch(files)).files:
+                self._phases["fetch"] = fetched.ms
+                began = self._loop.clock()
             engine, spec, loaded = self._loaded_engine(spec, began)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             self._loop.post(partial(self._fail, _failure_of(error)))
@@ -238,6 +255,14 @@ class Replica:
             # Wait until the report is sent: a preparation may kill the process.
             sent.wait(REPORT_SENT_S)
             prepare(self._listener, self._record, spec, signature, loaded["report"])
+
+    def _fetch(self, files: list[FetchedFile]) -> Fetched:
+        """Fetch files to the model folder. Raises LoadError. In any thread but the loop's."""
+        from runtime_image.replica.fetching import fetcher  # only replicas that dial in
+
+        if self._fetcher is None:
+            self._fetcher = fetcher(self._connect, Path(self._record.model_dir))
+        return self._fetcher.fetch(files)
 
     def _loaded_engine(self, spec: ModelSpec, began: float) -> tuple[Engine, ModelSpec, Loaded]:
         """Return the engine, the spec of what it loaded, and LOADED. Raises LoadError, or any
@@ -317,6 +342,7 @@ class Replica:
             engine,
             spec,
             self._record,
+            fetch=self._fetch,
             limit_rows=self._serving.limit_rows,
             post=self._loop.post,
             report=self._on_upgraded,
@@ -326,11 +352,11 @@ class Replica:
             self._upgrade.start(self._record.memory_mib)
 
     def _upgrade_to(self, frame: Frame) -> None:
-        compiled = read_upgrade(frame)
+        compiled, files = read_upgrade(frame)
         if self._upgrades is None:
             self._on_upgraded({"session": "none", "reason": "no model is loaded"})
         else:
-            self._upgrades.start(compiled)
+            self._upgrades.start(compiled, files)
 
     def _on_upgraded(self, result: UpgradeResult) -> None:
         """Send UPGRADED. A manager that connects later finds the session in HELLO."""
@@ -374,6 +400,8 @@ class Replica:
             self._serving.drain(hand_back=True)
 
     def _exit(self, exit_code: int) -> None:
+        if self._fetcher is not None:
+            self._fetcher.cancel()
         if exit_code:
             # A stuck run cannot be ended from Python; the process must end.
             os._exit(exit_code)

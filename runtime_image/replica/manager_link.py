@@ -14,6 +14,7 @@ from runtime_image.contract.link import VERSION
 from runtime_image.link.frames import Frame, LinkError, Piece
 from runtime_image.link.handshake import greet, pack_hello
 from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.dialling import Dialler, UnixDialler
 from runtime_image.replica.loop import Loop
 
 RECONNECT_S = 0.2
@@ -69,11 +70,11 @@ def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list
 
 
 class DialingLink(ABC):
-    """A link that this process dials again after a loss: at most one connection to `path`."""
+    """A link that this process dials again after a loss: at most one connection at a time."""
 
-    def __init__(self, loop: Loop, path: str) -> None:
+    def __init__(self, loop: Loop, dialler: Dialler) -> None:
         self._loop = loop
-        self._path = path
+        self._dialler = dialler
         self._end: SocketEnd | None = None
         self._dials = 0
 
@@ -99,17 +100,24 @@ class DialingLink(ABC):
         end.close()
         return True
 
-    def _dial(self) -> SocketEnd | None:
-        """Connect without blocking and count the dial; None if nobody listens."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(self._path)
-        except OSError:
-            sock.close()
-            return None
+    def _dial(self) -> None:
+        """Connect without blocking; `_connected` or `_not_connected` follows."""
+        self._dialler.begin(self._loop, self._dialled)
+
+    def _dialled(self, sock: socket.socket | None) -> None:
+        if sock is None:
+            self._not_connected()
+            return
         self._dials += 1
-        return SocketEnd(sock)
+        self._connected(SocketEnd(sock))
+
+    @abstractmethod
+    def _connected(self, end: SocketEnd) -> None:
+        """Handle a new connection, which has been counted."""
+
+    @abstractmethod
+    def _not_connected(self) -> None:
+        """Handle that nobody listens."""
 
 
 class ManagerLink(DialingLink):
@@ -130,7 +138,7 @@ class ManagerLink(DialingLink):
         orphaned: Callable[[], None],
     ) -> None:
         """`end` is the first connection. `hello(dial)` returns HELLO with the whole state."""
-        super().__init__(loop, str(run_dir / CONTROL_SOCKET))
+        super().__init__(loop, UnixDialler(str(run_dir / CONTROL_SOCKET)))
         self._orphan_s = orphan_s
         self._hello = hello
         self._on_frame = on_frame
@@ -169,14 +177,14 @@ class ManagerLink(DialingLink):
         if not self._close_end():
             return
         self._lost_s = self._loop.clock()
-        self._loop.after(RECONNECT_S, self._reconnect)
+        self._loop.after(RECONNECT_S, self._dial)
 
-    def _reconnect(self) -> None:
-        end = self._dial()
-        if end is not None:
-            self._adopt(end)
-            self.send(pack_hello(self._hello(self._dials)))
-        elif self._loop.clock() - self._lost_s >= self._orphan_s:
+    def _connected(self, end: SocketEnd) -> None:
+        self._adopt(end)
+        self.send(pack_hello(self._hello(self._dials)))
+
+    def _not_connected(self) -> None:
+        if self._loop.clock() - self._lost_s >= self._orphan_s:
             self._orphaned()
         else:
-            self._loop.after(RECONNECT_S, self._reconnect)
+            self._loop.after(RECONNECT_S, self._dial)

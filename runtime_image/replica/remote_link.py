@@ -1,23 +1,23 @@
 """The control link of a replica to a manager on another machine.
 
-The connection passes through a tunnel that may hang: connect(2) proves nothing, and the end of the
-stream may come late or never. So a link counts from WELCOME to the third missed PING, and a `Lease`
-decides how long the replica may accept requests.
+The connection passes through a tunnel or a network that may hang: connect(2) proves nothing, and
+the end of the stream may come late or never. So a link counts from WELCOME to the third missed
+PING, and a `Lease` decides how long the replica may accept requests.
 """
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from runtime_image.contract.control import Hello, ReplicaRecord
+from runtime_image.contract.control import Hello
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError, Piece
 from runtime_image.link.handshake import greet_remote, pack_hello
 from runtime_image.link.socket_end import SocketEnd
+from runtime_image.replica.dialling import Dialler
 from runtime_image.replica.lease import Lease
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import RECONNECT_S, DialingLink, NoManager
@@ -40,10 +40,11 @@ class RemoteLink(DialingLink):
     since the next HELLO carries the whole state.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition of the replica's parts
         self,
         loop: Loop,
-        record: ReplicaRecord,
+        dialler: Dialler,
+        orphan_s: float,
         *,
         hello: Callable[[int], Hello],
         on_frame: Callable[[Frame], None],
@@ -52,13 +53,13 @@ class RemoteLink(DialingLink):
     ) -> None:
         """`hello(dial)` returns HELLO with the whole state. `orphaned` is called once, when the
         lease is over. `clock` also counts while the machine sleeps."""
-        super().__init__(loop, record.control)
-        self._orphan_s = record.orphan_s
+        super().__init__(loop, dialler)
+        self._orphan_s = orphan_s
         self._hello = hello
         self._on_frame = on_frame
         self._orphaned = orphaned
         self._clock = clock
-        self._lease = Lease(record.orphan_s, clock())
+        self._lease = Lease(orphan_s, clock())
         self._is_welcome = False
         self._held: list[list[Piece]] = []
         self._hello_s = 0.0
@@ -85,10 +86,8 @@ class RemoteLink(DialingLink):
 
     def _greet_once(self) -> list[Frame]:
         self._dials += 1
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = self._dialler.connect(WELCOME_S)
         try:
-            sock.settimeout(WELCOME_S)
-            sock.connect(self._path)
             self._hello_s = self._clock()
             reader, frames = greet_remote(sock, self._hello(self._dials))
         except BaseException:
@@ -124,6 +123,8 @@ class RemoteLink(DialingLink):
             self._lease.on_ping(frame.aux)
             self._on_frame(frame)
             self._lease.on_pong(self._clock())
+        elif frame.kind is Kind.CERTIFICATE:
+            self._dialler.renew(frame)
         else:
             self._on_frame(frame)
 
@@ -175,11 +176,15 @@ class RemoteLink(DialingLink):
             self._loop.after(RECONNECT_S, self._redial)
 
     def _redial(self) -> None:
+        if not self._is_orphaned:
+            self._dial()
+
+    def _not_connected(self) -> None:
+        self._loop.after(RECONNECT_S, self._redial)
+
+    def _connected(self, end: SocketEnd) -> None:
         if self._is_orphaned:
-            return
-        end = self._dial()
-        if end is None:
-            self._loop.after(RECONNECT_S, self._redial)
+            end.close()
             return
         self._hello_s = self._clock()
         self._adopt(end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
 from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.link.data_listener import pack_greeting
+from runtime_image.link.data_listener import DataListener, pack_greeting
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.meta import AnswerMeta, pack_answer, unpack_request
 from runtime_image.link.socket_end import SocketEnd
@@ -27,7 +28,10 @@ from runtime_image.replica.worker import Worker
 LINKS_MAX = 64
 """Max gateway processes connected at once."""
 FINAL_FLUSH_S = 1.0
-"""Seconds that a replica with a stuck run waits for a gateway to read its last frames."""
+"""Seconds that a replica waits for gateways to read its last frames: with a stuck run, or over
+links to other machines."""
+DROPPED_MAX = 256 * 1024
+"""Bytes read at once from a link that is ending."""
 
 EXIT_STUCK = 75
 """Exit code of a replica with a stuck run (sysexits.h: EX_TEMPFAIL)."""
@@ -45,7 +49,7 @@ class Serving:
         self,
         loop: Loop,
         worker: Worker,
-        listener: socket.socket,
+        listener: DataListener,
         engine: Engine,
         spec: ModelSpec,
         *,
@@ -117,6 +121,23 @@ class Serving:
         flushed = [self._flush(link, end) for link, end in list(self._links.items())]
         if self.intake.draining and not self.intake.owed and all(flushed):
             self._on_exit(0)
+
+    def part(self) -> None:
+        """End the links to gateways on other machines, after the loop. Waits until they have ended
+        theirs, at most FINAL_FLUSH_S: TCP would lose answers that are on their way if a connection
+        were closed while requests are unread (RFC 1122 section 4.2.2.13)."""
+        if not self._greeting:
+            return
+        poll, until_s = select.poll(), self._loop.clock() + FINAL_FLUSH_S
+        socks = {end.sock.fileno(): end.sock for end in self._links.values()}
+        for sock in socks.values():
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+            poll.register(sock, select.POLLIN)
+        while socks and (left_s := until_s - self._loop.clock()) > 0:
+            for descriptor, _ in poll.poll(left_s * 1e3):
+                if _has_ended(socks[descriptor]):
+                    poll.unregister(socks.pop(descriptor))
 
     def _flush(self, link: int, end: SocketEnd) -> bool:
         """Write as much as the link accepts; return True if nothing is left."""
@@ -293,3 +314,13 @@ class Serving:
             with contextlib.suppress(LinkError):
                 end.flush()
         self._on_exit(EXIT_STUCK)
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    """Drop what has come; return whether the other side has ended the stream."""
+    try:
+        return not sock.recv(DROPPED_MAX)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True

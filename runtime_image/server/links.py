@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.server import ServerSpec
-from runtime_image.link.data_listener import pack_greeting
+from runtime_image.link.data_listener import DataListener, pack_greeting
 from runtime_image.link.frames import Frame, FrameReader, LinkError, Piece, pack
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.loop import Loop
@@ -57,7 +57,7 @@ class Links:
     def __init__(  # noqa: PLR0913 - the composition of the sidecar's parts
         self,
         loop: Loop,
-        listener: socket.socket,
+        listener: DataListener,
         server: Server,
         spec: ServerSpec,
         *,

@@ -7,12 +7,14 @@ import json
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
@@ -26,6 +28,7 @@ from runtime_image.proc import read_text
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
+from runtime_image.replica.worker import end_process
 from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
@@ -36,6 +39,10 @@ from runtime_image.server.parks.parking import COMMANDS, Parking, Unserved
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 
+if TYPE_CHECKING:
+    from runtime_image.replica.entrance import Enrolment
+    from runtime_image.replica.fetching import Fetched, Fetcher
+
 EXIT_FAILED: Final = 1
 EXIT_ORPHANED: Final = 70
 """Exit code of a sidecar without a manager for `orphan_s`, as of any replica."""
@@ -45,10 +52,10 @@ reads LOAD_FAILED before it sees the exit."""
 REASON_MAX: Final = 4000
 
 
-def main(run_dir: str, first_line_s: float) -> int:
+def main(run_dir: str, first_line_s: float, enrolment: Enrolment | None = None) -> int:
     """Run the sidecar of `run_dir` and return its exit code; see `runtime_image.replica.main`."""
     try:
-        sidecar = Sidecar(Path(run_dir), first_line_s)
+        sidecar = Sidecar(Path(run_dir), first_line_s, enrolment)
     except RecordRefused as error:
         say(str(error))
         return error.exit_code
@@ -74,11 +81,14 @@ def note(text: str) -> None:
 class Sidecar:
     """One sidecar: connects to its manager, starts its server, serves, drains, ends it, exits."""
 
-    def __init__(self, run_dir: Path, first_line_s: float) -> None:
-        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python."""
+    def __init__(
+        self, run_dir: Path, first_line_s: float, enrolment: Enrolment | None = None
+    ) -> None:
+        """`first_line_s` is CLOCK_MONOTONIC at this process's first line of Python, or at the end
+        of its enrolment."""
         gc.freeze()
         gc.enable()  # disabled in `__main__`
-        self._record = read_record(run_dir)
+        self._record = enrolment.record if enrolment is not None else read_record(run_dir)
         self._run_dir = run_dir
         self._loop = Loop(time.monotonic)
         self._processes = ServerProcesses(self._loop, exited=self._on_server_exit)
@@ -90,6 +100,7 @@ class Sidecar:
         """Whether the manager knows HEALTH."""
         self._golden: GoldenAsks | None = None
         self._parking: Parking | None = None
+        self._fetcher: Fetcher | None = None
         self._dial = 0
         self._loaded: Loaded | None = None
         self._peak_mib = self._began_s = 0.0
@@ -101,25 +112,25 @@ class Sidecar:
             self._phases["start"] = (first_line_s - self._record.launched_s) * 1e3
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._loop.turn_end = self._turn_end
-        frames = self._greet()
+        frames = self._greet(enrolment)
         signal.signal(signal.SIGTERM, lambda *_: self._loop.post(partial(self._end, 0)))
         for frame in frames:
             self._manager.deliver(frame)
 
-    def _greet(self) -> list[Frame]:
+    def _greet(self, enrolment: Enrolment | None) -> list[Frame]:
         """Connect to the manager; return frames that came after WELCOME.
 
         TERM keeps its default action meanwhile: there is no server yet.
         """
-        self._manager, self._listener, frames, self._guard = open_links(
+        self._manager, self._listener, frames, self._guard, self._connect = open_links(
             self._loop,
             self._run_dir,
             self._record,
             hello=self._hello,
             on_frame=self._handle,
             orphaned=partial(self._end, EXIT_ORPHANED),
+            enrolment=enrolment,
         )
-        self._listener.set_inheritable(False)
         return frames
 
     def run(self) -> int:
@@ -237,10 +248,52 @@ class Sidecar:
             bound=request["bound"],
             memory_mib=request["memory_mib"],
         )
+        files, secrets = request.get("files", []), request.get("secrets", {})
+        if files:
+            self._fetch(files, secrets)
+        else:
+            self._begin(self._spec, secrets)
+
+    def _fetch(self, files: list[FetchedFile], secrets: Mapping[str, str]) -> None:
+        """Fetch the server's files in a thread, so that the loop still answers PING; then start
+        it."""
+        from runtime_image.replica.fetching import fetcher  # only replicas that dial in
+
+        def run(fetch: Fetcher) -> None:
+            try:
+                fetched = fetch.fetch(files)
+            except LoadError as error:
+                self._loop.post(partial(self._fail, str(error), stage=error.stage))
+            except BaseException as error:  # noqa: BLE001 - a thread's error would be lost
+                end_process(error)
+            else:
+                self._loop.post(partial(self._on_fetched, fetched, thread, secrets))
+
+        try:
+            self._fetcher = fetcher(self._connect, Path(self._record.model_dir))
+        except LoadError as error:
+            self._fail(str(error), stage=error.stage)
+            return
+        thread = threading.Thread(target=run, args=(self._fetcher,), name="fetch", daemon=True)
+        thread.start()
+
+    def _on_fetched(
+        self, fetched: Fetched, thread: threading.Thread, secrets: Mapping[str, str]
+    ) -> None:
+        thread.join()  # it is about to end; only a process of one thread enters namespaces
+        if self._is_ending or self._spec is None:
+            return
+        if fetched.files:
+            self._phases["fetch"] = fetched.ms
+        self._began_s = self._loop.clock()
+        self._begin(self._spec, secrets)
+
+    def _begin(self, spec: ServerSpec, secrets: Mapping[str, str]) -> None:
+        """Start the server, or await it; its files are there."""
         try:
             self._start = ServerStart(
                 self._loop,
-                self._spec,
+                spec,
                 self._processes,
                 Folders.below(self._run_dir),
                 Path(self._record.model_dir),
@@ -249,10 +302,10 @@ class Sidecar:
                 ready=self._on_ready,
                 failed=self._fail,
             )
-            if self._spec.is_apart:
+            if spec.is_apart:
                 self._start.await_server()
             else:
-                self._start.begin(request.get("secrets", {}))
+                self._start.begin(secrets)
                 self._loop.after(WATCH_S, self._watch)
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
@@ -492,6 +545,8 @@ class Sidecar:
             return
         self._is_ending = True
         self._exit_code = code
+        if self._fetcher is not None:
+            self._fetcher.cancel()
         if self._start is not None:
             self._start.cancel()
         if self._health is not None:

@@ -42,11 +42,19 @@ class _Direction:
     pending: memoryview = field(default_factory=lambda: memoryview(b""))
     is_at_end: bool = False
     is_over: bool = False
+    is_refused: bool = False
+    """Whether `target` takes no more: what comes is read and dropped. TCP would lose what travels
+    the other way if the connection were closed with unread bytes (RFC 1122 section 4.2.2.13)."""
 
     @property
     def reads(self) -> bool:
         """Whether more is to be read."""
         return not (self.is_at_end or self.is_over or self.pending)
+
+    @property
+    def writes(self) -> bool:
+        """Whether bytes or the end are to be written. Over TLS the end takes room, too."""
+        return bool(self.pending) or (self.is_at_end and not self.is_over)
 
 
 class Splice:
@@ -67,17 +75,25 @@ class Splice:
         self._request = _Direction(channel, server)
         self._response = _Direction(server, channel)
         self._events = {channel: 0, server: 0}
-        self._is_closed = False
+        self._is_over = False
         self._watch()
 
     def close(self) -> None:
         """Shut both connections down. What was read and not yet written is lost."""
-        if self._is_closed:
+        self._end()
+        shut(self.server)
+
+    def _end(self) -> None:
+        """Relay nothing more. The server's descriptor stays open until `close`: `Progress` reads
+        the kernel's counts of it until the exchange ends, which the gateway says on its link."""
+        if self._is_over:
             return
-        self._is_closed = True
+        self._is_over = True
         for sock, events in self._events.items():
             self._loop.rewatch(sock, events, 0, self._channel_ready)
-            shut(sock)
+        shut(self._request.source)
+        with contextlib.suppress(OSError):  # it was reset
+            self.server.shutdown(socket.SHUT_RDWR)
 
     def _watch(self) -> None:
         channel, server = self._request.source, self._request.target
@@ -86,7 +102,7 @@ class Splice:
             (server, self._response, self._request, self._server_ready),
         ):
             wanted = selectors.EVENT_READ if read.reads else 0
-            if write.pending:
+            if write.writes:
                 wanted |= selectors.EVENT_WRITE
             if wanted != self._events[sock]:
                 self._loop.rewatch(sock, self._events[sock], wanted, ready)
@@ -100,15 +116,15 @@ class Splice:
 
     def _turn(self, writes: _Direction, reads: _Direction) -> None:
         """Handle an event of the socket that `writes` writes to and `reads` reads from."""
-        if self._is_closed:
+        if self._is_over:
             return
-        if writes.pending:
+        if writes.writes:
             self._write(writes)
-        if reads.reads and not self._is_closed:
+        if reads.reads and not self._is_over:
             self._read(reads)
         if self._request.is_over and self._response.is_over:
-            self.close()
-        if not self._is_closed:
+            self._end()
+        if not self._is_over:
             self._watch()
 
     def _read(self, direction: _Direction) -> None:
@@ -117,11 +133,11 @@ class Splice:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self.close()  # it was reset: nothing more can be relayed in either direction
+            self._end()  # it was reset: nothing more can be relayed in either direction
             return
         if self._guard is not None and direction is self._request:
             self._guard()
-            if self._is_closed:
+            if self._is_over:
                 return
         if direction is self._response and 0 < count <= ACKNOWLEDGED_MAX:
             self._acknowledge()
@@ -142,20 +158,29 @@ class Splice:
 
     def _write(self, direction: _Direction) -> None:
         """Write as much as the target accepts, and the end of the stream after the last byte."""
+        if direction.is_refused:
+            self._drop(direction)
+            return
         try:
             if direction.pending:
                 direction.pending = direction.pending[direction.target.send(direction.pending) :]
             if direction.is_at_end and not direction.pending:
-                direction.is_over = True
                 direction.target.shutdown(socket.SHUT_WR)
+                direction.is_over = True
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             if direction is self._response:
-                self.close()  # the gateway is gone
+                self._end()  # the gateway is gone
                 return
             # A server may answer and close before it has read everything.
-            direction.is_over, direction.pending = True, memoryview(b"")
+            direction.is_refused = True
+            self._drop(direction)
+
+    @staticmethod
+    def _drop(direction: _Direction) -> None:
+        direction.pending = memoryview(b"")
+        direction.is_over = direction.is_at_end
 
 
 class Splicing:

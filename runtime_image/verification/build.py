@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from runtime_image.engines.base import Engine
 from runtime_image.engines.compiled import CompiledEngine, Place
 from runtime_image.engines.onnx import Sessions, session_options
 from runtime_image.engines.upgrade import resident_mib
+from runtime_image.link.data_listener import DataListener
 from runtime_image.link.frames import LinkError
 from runtime_image.verification import proof, samples
 from runtime_image.verification.parity import Parity, refutation
@@ -67,7 +67,7 @@ class Built(NamedTuple):
 
 
 def build_and_serve(
-    listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, engines: list[Engine]
+    listener: DataListener, record: ReplicaRecord, spec: ModelSpec, engines: list[Engine]
 ) -> None:
     """Compile the model of a build, then send its files over one connection. Never raises.
 

@@ -25,7 +25,7 @@ from runtime_image.contract.model import (
     Part,
 )
 from runtime_image.contract.signature import Signature
-from runtime_image.link.data_listener import pack_greeting
+from runtime_image.link.data_listener import DataListener, pack_greeting
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.verification.prepare import Example, Workspace, prepared_or_why_not
 
@@ -36,7 +36,7 @@ FETCH_MAX: Final = 1024
 
 
 def prepare(
-    listener: socket.socket,
+    listener: DataListener,
     record: ReplicaRecord,
     spec: ModelSpec,
     signature: Signature,
@@ -50,7 +50,7 @@ def prepare(
 
 
 def prepare_and_serve(
-    listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, tried: Example
+    listener: DataListener, record: ReplicaRecord, spec: ModelSpec, tried: Example
 ) -> None:
     """Send the files of a trial over one connection: the chosen candidate, if any, and the prepared
     files, which are made when their description is requested. A preparation that ends the process
@@ -83,7 +83,7 @@ def prepare_and_serve(
 
 
 def serve_parts(
-    listener: socket.socket,
+    listener: DataListener,
     described: Callable[[], Mapping[str, Any]],
     parts: Mapping[int, Path],
     greeting: str = "",

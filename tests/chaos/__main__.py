@@ -24,6 +24,7 @@ from tests.chaos import (
     busy_host,
     chats,
     cold_clients,
+    dial_ins,
     exact_servers,
     floods,
     fronts,
@@ -52,6 +53,7 @@ from tests.chaos import (
 from tests.chaos.containers import hostile, neighbours, pair_scene, scene
 from tests.chaos.hosts import scene as hosts
 from tests.chaos.ledger import Ledger
+from tests.chaos.links import scene as links
 from tests.support.engine import make_runtime_image
 from tests.support.own_engine import TOOLS
 
@@ -228,7 +230,12 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
         data, hopeless_deploys.Dose(given.rounds)
     ),
     "oip-models": lambda data, given: oip_models.run(data, oip_models.Dose(given.seed)),
+    "hostile-links": lambda data, given: links.run(data, links.Dose(given.seed)),
+    "hostile-replica-links": lambda data, given: links.run_at_replica(
+        data, links.Dose(given.seed, judged=0)
+    ),
     "cold-clients": lambda data, _given: cold_clients.run(data, cold_clients.Dose()),
+    "dial-ins": lambda data, given: dial_ins.run(data, dial_ins.Dose(given.seed)),
     "containers": containers,
     "server-containers": pairs,
     "hosts": several_hosts,

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.data_links import Delivered
+from hosts.tls.authority import Authority
+from hosts.tls.door import LinkDoor
 from pool_manager.host import HostEngine
 from pool_manager.hosts.services import HostServices
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, HostDown, Unknown
 from registry.model.hosts import LOCAL_HOST, Host
+from runtime_image.contract.addresses import TlsAddress
+from runtime_image.contract.control import ReplicaRecord
 from tests.support import models
-from tests.support.cluster import NODES, Cluster
+from tests.support.cluster import NODES, SLOTS, Cluster
+from tests.support.dial_in.engine import DialInEngine
+from tests.support.dial_in.places import loopback
 from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import WORKER, Plan
 from tests.support.leaks import Leaks
@@ -63,16 +71,46 @@ class Clustered(House):
         return self.cluster
 
 
-@pytest.fixture(params=["local", "cluster", SSH])
+class DialledIn(House):
+    """A house with an engine whose replicas dial in by TLS, of which its function may use one host
+    of three. `epoch` counts the managers over one folder."""
+
+    def __init__(
+        self, settings: PoolSettings, folder: Path, name: str, root: Path, epoch: int = 1
+    ) -> None:
+        listen = TlsAddress("127.0.0.1", 0)
+        self.places = [loopback(one, root) for one in NODES]
+        authority = Authority.open(root / "link", epoch, time.time)
+        self.door = LinkDoor(listen, None, authority, time.time)
+        host = Host("cluster")
+        super().__init__(settings, folder, host, name=name, engine_of=self._make, door=self.door)
+
+    def _make(self, host: Host, services: HostServices) -> HostEngine:
+        return DialInEngine(host.name, self.places, SLOTS, services)
+
+    async def open(self, **changes: Any) -> None:
+        await self.door.open()
+        await super().open(**changes)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.door.close()
+
+
+@pytest.fixture(params=["local", "cluster", "dial-in", SSH])
 async def one(
     request: pytest.FixtureRequest, settings: PoolSettings, tmp_path: Path
 ) -> AsyncIterator[House]:
     """A manager with a function that may run on one host, of each kind in turn."""
-    models.add_one(tmp_path)
+    files = tmp_path / "files"
+    files.mkdir()
+    models.add_one(files)
     if request.param == "local":
-        made = House(settings, tmp_path, Host(LOCAL_HOST))
+        made = House(settings, files, Host(LOCAL_HOST))
     elif request.param == "cluster":
-        made = Clustered(settings, tmp_path, "node2")
+        made = Clustered(settings, files, "node2")
+    elif request.param == "dial-in":
+        made = DialledIn(settings, files, "node2", tmp_path / "engine")
     else:
         leaks: Leaks = request.getfixturevalue("leaks")
         for text in ("nsenter", "unshare", "python", "pipe:", "net/tun"):
@@ -80,12 +118,22 @@ async def one(
         machine: Place = request.getfixturevalue("machine")
         image = request.getfixturevalue("runtime_image")
         words = (machine.address, machine.host_key, machine.identity, machine.engine)
-        made = House.over_ssh(settings, Place(str(tmp_path), *words, image))
+        made = House.over_ssh(settings, Place(str(files), *words, image))
     try:
         await made.open()
         yield made
     finally:
         await made.close()
+
+
+def host_record(one: House, id: str) -> ReplicaRecord:
+    """Return the record of a replica."""
+    return one.manager._hosts.fleet.records(one.name)[id]
+
+
+def content(path: Path) -> bytes:
+    """Return the bytes of a file."""
+    return path.read_bytes()
 
 
 async def test_a_replica_runs_on_its_host(one: House) -> None:
@@ -97,7 +145,7 @@ async def test_a_replica_runs_on_its_host(one: House) -> None:
 
     assert isinstance(outcome, Delivered), outcome
     [endpoint] = one.last.pools[KEY].replicas
-    record = manager._hosts.fleet.records(one.name)[id]
+    record = host_record(one, id)
     place = host.transport.located(record)
     assert (endpoint.host, endpoint.path) == (place.host, place.path)
     assert place.host == next(iter(host.transport.routes), "")
@@ -118,13 +166,19 @@ async def test_a_replica_runs_on_its_host(one: House) -> None:
 
 
 async def test_a_replica_gets_more_files_and_is_read(one: House) -> None:
-    """Files are added to a running one, and what it made is fetched from it. A host to which files
-    are sent counts them."""
+    """Files are added to a running one, or named to it for a fetch, and what it made is fetched
+    from it. A host to which files are sent counts them."""
     host = one.manager._hosts.fleet.get(one.name)
     id = await one.until_ready()
     [file] = one.files.bundle().files
+    added = replace(file, path="added.onnx")
+    folder = Path(host_record(one, id).model_dir)
 
-    await one.manager._launcher.add_files(id, [file])
+    to_fetch = await one.manager._launcher.add_files(id, [added])
+    if to_fetch:
+        assert to_fetch == [{"path": "added.onnx", "size": file.size, "sha256": file.sha256}]
+    elif one.name in (LOCAL_HOST, *NODES):  # the folder is on this machine
+        assert content(folder / added.path) == content(folder / file.path)
     async with one.manager._launcher.reader(id) as reader:
         reader._sock.close()
 

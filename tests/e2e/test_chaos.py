@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import (
+    dial_ins,
     floods,
     fronts,
     frozen,
@@ -18,6 +19,7 @@ from tests.chaos import (
     together,
     workers,
 )
+from tests.support.dial_in.places import can_open_networks
 from tests.support.doses import amount
 
 SEED = 20261120
@@ -78,6 +80,31 @@ async def test_a_server_that_is_killed_again_and_again_loses_nothing(tmp_path: P
     """A server killed during deploys and calls restarts with a sound store, adopts its replicas and
     answers right; at the end no process is left."""
     ledger = await restarts.run(tmp_path, SEED, kills=2, orphan_s=8.0)
+
+    assert ledger.violations == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_open_networks(), reason="namespaces need root and /dev/net/tun")
+async def test_replicas_that_dial_in_lose_no_call(tmp_path: Path) -> None:
+    """Replicas in networks of their own, which share nothing with the server: they and the server
+    are killed, and the paths between them cut."""
+    dose = dial_ins.Dose(
+        SEED,
+        replicas=4,
+        clients=4,
+        kills=1,
+        restarts=1,
+        short_cut_s=2.0,
+        long_cut_s=18.0,
+        orphan_s=12.0,
+        host_lost_s=30.0,
+        calm_s=1.0,
+        cold=2,
+        memory_mib=4096.0,
+        evicts=False,
+    )
+    ledger = await dial_ins.run(tmp_path, dose)
 
     assert ledger.violations == []
 

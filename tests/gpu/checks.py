@@ -164,7 +164,7 @@ def _cold(box: Box, wanted: str) -> str:
     return f"answered in {reply.seconds * 1e3:.0f} ms: {told} (ms)"
 
 
-_PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
+_PHASES = ("place", "evict", "start", "import", "bind", "fetch", "read", "load", "first_run")
 
 
 def _difference(some: list[list[float]], others: list[list[float]]) -> float:

@@ -89,6 +89,7 @@ OF_OTHER_HOSTS = (
     "fngate_host_files_bytes",
     "fngate_host_rtt_seconds",
     "fngate_host_transferred_bytes_total",
+    "fngate_link_refusals_total",
 )
 
 

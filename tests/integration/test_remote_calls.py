@@ -1,10 +1,10 @@
-"""Calls over a real sshd with real replica processes in remote mode."""
+"""Calls of real replica processes on other hosts: over a real sshd, and over TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,8 @@ from gateway.data_links import Delivered
 from registry.errors import ReplicaDied
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.meta import RequestMeta
-from tests.support.far_host import Far, endpoint, far_host, sockets, until
+from tests.support.far_host import Far, any_far_host, endpoint, sockets, until
 from tests.support.peers import KEY
-from tests.support.sshd import Sshd, sshd
 
 pytestmark = pytest.mark.slow
 
@@ -37,18 +36,14 @@ def predict(inputs, ctx):
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Sshd]:
-    """sshd without limits on logins."""
-    with sshd(tmp_path / "sshd") as server:
-        yield server
-
-
-@pytest.fixture
-async def far(server: Sshd) -> AsyncIterator[Far]:
+@pytest.fixture(params=["ssh", "tls"])
+async def far(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Far]:
     """A host without replicas."""
-    async with far_host(server, {"handler.py": HANDLER}) as far:
+    async with any_far_host(request.param, tmp_path / "sshd", {"handler.py": HANDLER}) as far:
         yield far
+
+
+by_ssh = pytest.mark.parametrize("far", ["ssh"], indirect=True)
 
 
 def npy(size: int, seed: int) -> tuple[bytes, bytes]:
@@ -76,7 +71,7 @@ async def test_bodies_of_all_sizes_arrive_whole(far: Far, size: int) -> None:
 
 
 async def test_a_models_call_survives_the_end_of_its_connection(far: Far) -> None:
-    """sshd's processes are killed in the middle of it: it runs again, and is answered."""
+    """It breaks in the middle of it: the call runs again, and is answered."""
     replica = await far.launch(SLOW)
     hold = replica.model_dir / "hold"
     hold.touch()
@@ -84,7 +79,7 @@ async def test_a_models_call_survives_the_end_of_its_connection(far: Far) -> Non
     _, outcomes = far.begin(b'{"inputs": {"x": 7}}', meta=JSON)
     await until(lambda: replica.runs() == 1)
 
-    await far.kill_sessions()
+    await far.break_off()
     hold.unlink()
     outcome = await asyncio.wait_for(outcomes.get(), 60)
 
@@ -103,7 +98,7 @@ async def test_a_handlers_call_is_never_run_twice(far: Far) -> None:
     await until(lambda: replica.runs() == 1)
     far.publish(endpoint(replica), endpoint(other))
 
-    await far.kill_sessions()
+    await far.break_off()
     outcome = await asyncio.wait_for(outcomes.get(), 60)
     hold.unlink()
     await until(lambda: not far.delivery._dispatcher.links)  # the break is known of all links
@@ -117,14 +112,14 @@ async def test_a_handlers_call_is_never_run_twice(far: Far) -> None:
 
 
 async def test_a_silent_host_is_noticed(far: Far) -> None:
-    """A frozen sshd: the connection counts as broken after 8 s, and a handler's call fails."""
+    """The connection counts as broken after 8 s, and a handler's call fails."""
     replica = await far.launch(SLOW)
     (replica.model_dir / "hold").touch()
     far.publish(endpoint(replica))
     _, outcomes = far.begin(b'{"inputs": {"x": 7}}', meta=JSON, may_rerun=False)
     await until(lambda: replica.runs() == 1)
 
-    await asyncio.to_thread(far.sshd.freeze)
+    await far.freeze()
     began = asyncio.get_running_loop().time()
     outcome = await asyncio.wait_for(outcomes.get(), 60)
 
@@ -132,6 +127,7 @@ async def test_a_silent_host_is_noticed(far: Far) -> None:
     assert asyncio.get_running_loop().time() - began < 15
 
 
+@by_ssh
 async def test_a_replica_cannot_aim_the_gateway_at_another_socket(far: Far) -> None:
     """It replaces its socket by a link to one that only the login may open: not a byte arrives."""
     replica = await far.launch()
@@ -154,6 +150,7 @@ async def test_a_replica_cannot_aim_the_gateway_at_another_socket(far: Far) -> N
     assert received == b""
 
 
+@by_ssh
 async def test_a_replica_cannot_pass_for_another_one(far: Far) -> None:
     """Its socket leads to that of another replica, whose greeting differs."""
     replica, other = await far.launch(), await far.launch()

@@ -1,11 +1,12 @@
-"""Exchanges with a function's server over a real sshd and a real sidecar."""
+"""Exchanges with a function's server through a real sidecar: over a real sshd, and over TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
@@ -15,18 +16,17 @@ from gateway.dispatch.call import Stage
 from gateway.upstream import HostLost, UpstreamConnection
 from runtime_image.contract.server import ServerSpec
 from tests.integration.test_exchanges import Exchange
-from tests.support.far_host import Far, endpoint, far_host, sockets, turn, until
+from tests.support.far_host import Far, any_far_host, endpoint, sockets, turn, until
 from tests.support.remote_replica import RemoteReplica
 from tests.support.sidecar_process import tiny
 from tests.support.sidecars import Proxy
-from tests.support.sshd import Sshd, sshd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 MIB = 2**20
 HELD_MAX = 16 * MIB
 """Max bytes between a sender and a receiver that does not read: windows and buffers of the kernel,
-of both ends of SSH and of the sidecar."""
+of both ends of SSH or TLS and of the sidecar."""
 RAW = """
 import os, socket, sys, threading, time
 
@@ -60,6 +60,8 @@ def serve(sock):
                 sock.sendall(b"x" * 65536)
         except OSError:
             left.set()
+    elif path == b"/early":
+        sock.sendall(b"HTTP/1.1 413 Content Too Large\\r\\nContent-Length: 3\\r\\n\\r\\nbig")
     else:
         if path == b"/left":
             left.wait()
@@ -75,17 +77,10 @@ while True:
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Sshd]:
-    """sshd with its default limits."""
-    with sshd(tmp_path / "sshd") as server:
-        yield server
-
-
-@pytest.fixture
-async def far(server: Sshd) -> AsyncIterator[Far]:
+@pytest.fixture(params=["ssh", "tls"])
+async def far(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Far]:
     """A host without replicas."""
-    async with far_host(server, {"raw.py": RAW}) as far:
+    async with any_far_host(request.param, tmp_path / "sshd", {"raw.py": RAW}) as far:
         yield far
 
 
@@ -157,7 +152,7 @@ async def test_exchanges_survive_the_end_of_their_connection(far: Far) -> None:
     await serving(far, tiny(concurrency=2))
     assert await Exchange(far.delivery).result == b"hello"
 
-    await far.kill_sessions()
+    await far.break_off()
 
     assert await asyncio.wait_for(Exchange(far.delivery).result, 60) == b"hello"
 
@@ -194,6 +189,38 @@ async def test_an_upload_waits_for_its_server(far: Far) -> None:
     await write_all(proxy, connection, data[sent:])
 
     assert await received(proxy) == str(len(data)).encode()
+    far.delivery.end_exchange(proxy.calls[0], kept=False)
+
+
+async def test_an_early_answer_arrives_whole(far: Far) -> None:
+    """The server answers before it has read the upload, closes, and so resets its connection."""
+    await serving(far, raw(2))
+    proxy, connection = await begun(far, "/early")
+    connection.pause_reading()
+    await write(proxy, connection, bytes(2 * HELD_MAX))
+    for _ in range(3):  # the server is gone meanwhile
+        await _exchanged(far)
+
+    connection.resume_reading()
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nbig"):
+        answer += await asyncio.wait_for(proxy.received.get(), 30)
+    far.delivery.end_exchange(proxy.calls[0], kept=False)
+
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_the_death_of_a_replica_is_no_end_of_a_stream(far: Far) -> None:
+    """The kernel ends its connections. Over SSH sshd tells that from a broken one, over TLS nobody
+    can; the link's end is an error either way."""
+    replica = await serving(far, raw(2))
+    proxy, _ = await begun(far, "/pour")
+    await asyncio.wait_for(proxy.received.get(), 30)
+
+    replica.signal(signal.SIGKILL)
+
+    assert isinstance(await asyncio.wait_for(proxy.lost.get(), 30), ConnectionError | None)
+    await until(lambda: not far.delivery._dispatcher.links)
     far.delivery.end_exchange(proxy.calls[0], kept=False)
 
 
@@ -242,12 +269,12 @@ async def test_a_client_that_leaves_frees_its_channel(far: Far) -> None:
 
 
 async def test_a_truncated_answer_is_an_error(far: Far) -> None:
-    """The end of the SSH connection within an answer is an error, not the end of the stream."""
+    """The end of the connection within an answer is an error, not the end of the stream."""
     await serving(far, raw(2))
     proxy, _ = await begun(far, "/pour")
     await asyncio.wait_for(proxy.received.get(), 30)
 
-    await far.kill_sessions()
+    await far.break_off()
 
     assert isinstance(await asyncio.wait_for(proxy.lost.get(), 30), HostLost)
     assert "eof" not in proxy.events

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ID, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ONE: dict[str, Any] = {"x": [[1, 0, 0, 0]]}
-PHASES = ("place", "evict", "start", "import", "bind", "read", "load")
+PHASES = ("place", "evict", "start", "import", "bind", "fetch", "read", "load")
 HANDLER = """
 import os
 

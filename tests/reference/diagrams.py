@@ -240,7 +240,7 @@ MESSAGES = (
     ("pool manager", "replica", "start a process", "place, evict"),
     ("replica", "pool manager", "HELLO", "start, import"),
     ("pool manager", "replica", "BIND: the model", "bind"),
-    ("replica", "pool manager", "LOADED", "read, load"),
+    ("replica", "pool manager", "LOADED", "fetch, read, load"),
     ("pool manager", "gateway", "endpoints: ready", ""),
     ("gateway", "replica", "request", ""),
     ("replica", "gateway", "answer", "first_run"),
@@ -258,7 +258,7 @@ def cold_call() -> str:
         raise ValueError(f"the phases of a cold start are others: {named ^ known}")
     height = 90 + ROW * len(MESSAGES)
     text = "; ".join(f"{a} to {b}: {message}" for a, b, message, _ in MESSAGES)
-    drawing = Drawing(860, height + 20, "A cold call", text)
+    drawing = Drawing(880, height + 20, "A cold call", text)
     for name, x in LANES.items():
         drawing.line([(x, 62), (x, height)], "thin", arrow=False)
         drawing.box((x - 65, 20), (130, 40), name, kind="main" if name == "replica" else "box")

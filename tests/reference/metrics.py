@@ -111,7 +111,7 @@ GROUPS = {
         "golden",
         "wakes",
     ),
-    "Devices and hosts": ("device", "function", "host"),
+    "Devices and hosts": ("device", "function", "host", "link"),
     "Server": ("build", "gateway", "history", "access", "tasks"),
     "Process": ("process",),
 }

@@ -31,6 +31,8 @@ GROUPS = {
         "workers",
         "connections",
         "fast_front",
+        "link_listen",
+        "link_address",
     ),
     "Data": ("data", "ballast_mib", "secret_key_file", "usage_days"),
     "Replicas": (

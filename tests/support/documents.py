@@ -187,7 +187,7 @@ _MASKS = (
     (re.compile(r"[ \t]+"), " "),
     (
         re.compile(
-            r"(\b(?:place|evict|start|import|bind|read|load|first_run|queue|decode|batch|compute"
+            r"(\b(?:place|evict|start|import|bind|fetch|read|load|first_run|queue|decode|batch|compute"
             r"|encode) #(?: [·|] )?)+"
         ),
         "PHASES",

@@ -22,6 +22,7 @@ from admin.metrics import (
     show_golden,
     show_held,
     show_hosts,
+    show_refusals,
     show_replicas,
     show_runs,
 )
@@ -30,6 +31,7 @@ from admin.workers.metrics import MergedMetrics
 from admin.workers.shared_counters import OwnCounters
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
+from hosts.tls.limits import Refusal
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Device
 from pool_manager.golden import SampleCount
@@ -87,6 +89,7 @@ def page(balance: Balance = EMPTY) -> tuple[MergedMetrics, Metrics]:
         Source(lambda: checks, show_golden),
         Source(lambda: BuildsSeen({}, running=1, waiting=1), show_builds),
         Source(lambda: hosts, show_hosts),
+        Source(lambda: dict.fromkeys(Refusal, 0), show_refusals),
         Source(lambda: server, server_families("process")),
     ):
         shown.add_source(source)

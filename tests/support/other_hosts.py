@@ -22,6 +22,7 @@ from typing import Any
 from gateway.data_links import Delivered, Outcome
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
+from hosts.tls.door import LinkDoor
 from pool_manager.core.state import PoolSpec, Replica
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.uids import DEFAULT, parse_range
@@ -89,6 +90,7 @@ class House:
         name: str = "",
         remote: HostSettings | None = None,
         engine_of: EngineFactory | None = None,
+        door: LinkDoor | None = None,
     ) -> None:
         self.host, self.name = host, name or host.name
         self.files = ModelFolder(folder)
@@ -100,6 +102,7 @@ class House:
             Recorder(),
             remote=remote,
             engine_of=engine_of,
+            door=door,
         )
         self.delivery = Delivery(Limits(), "worker", self.manager, KnownPast())
         self.last = Endpoints(0, True, {})

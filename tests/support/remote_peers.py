@@ -4,7 +4,7 @@ replicas there whose frames a test decides."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.hosts.connections import Connect
+from gateway.hosts.ssh import serves
 from hosts.errors import ConnectionLost
 from registry.exchange import (
     Endpoints,
+    HostRoute,
     PoolEndpoints,
     ReplicaEndpoint,
     SshRoute,
@@ -83,7 +85,7 @@ class _Breakable(asyncio.Protocol):
 class UnixHost:
     """One connection to a host that is this machine."""
 
-    def __init__(self, name: str, way: SshRoute) -> None:
+    def __init__(self, name: str, way: HostRoute) -> None:
         self.name = name
         self.way = way
         self.rtt_s = 0.07
@@ -101,6 +103,11 @@ class UnixHost:
     def open(self) -> None:
         """Note the call."""
         self.is_open = True
+
+    def renew(self, way: HostRoute) -> bool:
+        """Go on with a route as a connection over SSH does."""
+        assert isinstance(self.way, SshRoute)
+        return serves(self.way, way, is_up=self.is_up)
 
     async def close(self) -> None:
         """End all channels."""
@@ -143,7 +150,7 @@ class UnixHosts:
     def __init__(self) -> None:
         self.made: list[UnixHost] = []
 
-    def __call__(self, name: str, way: SshRoute, _tasks: Tasks) -> UnixHost:
+    def __call__(self, name: str, way: HostRoute, _tasks: Tasks) -> UnixHost:
         """Make a connection."""
         self.made.append(UnixHost(name, way))
         return self.made[-1]
@@ -271,9 +278,11 @@ async def delivering_afar(connect: Connect, **limits: Any) -> AsyncIterator[Deli
         await asyncio.sleep(0)
 
 
-def published_afar(*replicas: ReplicaEndpoint, ways: dict[str, SshRoute] | None = None) -> bytes:
+def published_afar(
+    *replicas: ReplicaEndpoint, ways: Mapping[str, HostRoute] | None = None
+) -> bytes:
     """Return the manager's Endpoints for one pool and its hosts."""
-    hosts = {each.host: WAY for each in replicas if each.host} if ways is None else ways
+    hosts = {each.host: WAY for each in replicas if each.host} if ways is None else dict(ways)
     shown = PoolEndpoints(list(replicas), "warm" if replicas else "waking", "test")
     return encode(Endpoints(1, False, {KEY: shown}, hosts))
 

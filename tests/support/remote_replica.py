@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime_image.contract.control import RECORD_FILE, BindRequest, ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.contract.model import to_json as model_json
@@ -91,6 +92,11 @@ class RemoteReplica:
         self.listener: socket.socket | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def data_address(self) -> str:
+        """Where gateways dial the replica."""
+        return str(self.data_path)
+
     def _parents(self) -> tuple[Path, Path]:
         return self.control_path.parent, self.data_path.parent
 
@@ -142,8 +148,8 @@ class RemoteReplica:
         link.send(Kind.WELCOME, aux=ping_ms)
         return link
 
-    def bind(self, link: BlockingLink) -> None:
-        """Send BIND."""
+    def bind(self, link: BlockingLink, files: list[FetchedFile] | None = None) -> None:
+        """Send BIND, with the files to fetch."""
         spec = self.spec
         request = BindRequest(
             spec=server_json(spec) if isinstance(spec, ServerSpec) else model_json(spec),
@@ -157,6 +163,8 @@ class RemoteReplica:
             assigned_s=1e9,
             phases={},
         )
+        if files is not None:
+            request["files"] = files
         link.send(Kind.BIND, body=json.dumps(request).encode())
 
     def ready(self, ping_ms: int = 0) -> BlockingLink:
@@ -173,6 +181,12 @@ class RemoteReplica:
         link = self._link(sock)
         assert link.next(Kind.WELCOME).body == GREETING.encode()
         return link
+
+    def stranger(self) -> socket.socket:
+        """Connect to the data listener, without a word."""
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(str(self.data_path))
+        return sock
 
     def gateway(self) -> RemoteGateway:
         """Connect a gateway to a sidecar."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,9 +91,10 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
         from admin.cli.doctor.docker import docker_checks
         from admin.cli.doctor.engine_checks import find_driver
 
-        gpus, chosen = find_driver(), settings(Path(data))
+        gpus, (chosen, refused) = find_driver(), settings(Path(data))
         images = {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
         found = [
+            *refused,
             *local_checks(chosen),
             *nvidia_driver(gpus, driver, chosen.gpus),
             *engine_packages(driver, gpus),
@@ -102,25 +104,29 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     print_checks(found, as_json)
 
 
-def settings(data: Path) -> Settings:
-    """Return the settings of a server started here with the data folder `data`; defaults if they
-    are invalid."""
+def settings(data: Path) -> tuple[Settings, list[Check]]:
+    """Return the settings of a server started here with the data folder `data`; if they are
+    invalid, defaults and what the server would say."""
     from admin.settings import Settings, load_settings
+    from hosts.checks import Check
     from registry.errors import BadRequest
 
     folder = data.expanduser().resolve()
     try:
-        return load_settings({"data": folder})
-    except BadRequest:  # the server reports it when it starts
-        return Settings.model_construct(data=folder)
+        return load_settings({"data": folder}), []
+    except BadRequest as error:
+        refused = Check(
+            "fail", "settings", error.message, "correct them: fnctl serve does not start"
+        )
+        return Settings.model_construct(data=folder), [refused]
 
 
 def local_checks(chosen: Settings) -> list[Check]:
     """Return the checks of this machine, for a server with these settings."""
-    from admin.cli.doctor import isolation, machine
+    from admin.cli.doctor import isolation, link, machine
     from admin.settings import run_dir
 
-    folder = chosen.data
+    folder, now_s = chosen.data, datetime.now(UTC).timestamp()
     return [
         machine.python(),
         machine.folder(folder),
@@ -129,6 +135,7 @@ def local_checks(chosen: Settings) -> list[Check]:
         *machine.secret_key(chosen.store().secret_key),
         machine.sockets(run_dir(folder)),
         *machine.grpc(),
+        *link.checks(chosen.link_listen, chosen.link_address, chosen.store().link, now_s),
         isolation.namespaces(),
         *machine.system_calls(machine.replica_pids(run_dir(folder))),
     ]

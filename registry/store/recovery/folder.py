@@ -35,24 +35,24 @@ _MARKER_MAX: Final = 4096
 class Marker:
     """Content of `DATA/store.json`.
 
-    The id of the database that belongs here, and how many servers have opened it. A database that
-    was opened less often is an older copy.
+    A database with a lower epoch is an older copy.
     """
 
     id: str
+    """That of the database that belongs here."""
     opened: int
+    """Its epoch: how many servers have opened it, and EPOCHS for each restore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The store that a server has opened.
-
-    Unused files may be swept from `sweeps_from_s` (Unix seconds) on.
-    """
+    """The store that a server has opened."""
 
     id: str
     opened: int
+    """Its epoch, as in `Marker`."""
     sweeps_from_s: float
+    """Unix seconds from which on unused files may be swept."""
 
 
 def read_marker(settings: StoreSettings) -> Marker | None:

@@ -38,6 +38,9 @@ from registry.store.recovery.inspection import inspect_database
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
 
+EPOCHS: Final = 1000
+"""Openings that a restore counts as, so that its server is later than each one that may have opened
+the store since the copy was made."""
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
 """The database file first: the others are useless without it."""
 
@@ -75,7 +78,7 @@ async def start_empty(settings: StoreSettings, now_s: float) -> Path | None:
         # From here on the folder belongs to the new store, and is refused until its database is in
         # place.
         write_marker(settings, marker)
-        folder = _set_aside(settings, now_s, settings.blobs, settings.backups)
+        folder = _set_aside(settings, now_s, settings.blobs, settings.backups, settings.link)
     return folder or settings.set_aside
 
 
@@ -100,14 +103,19 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
         copy_database(file, fresh)
         async with _made(fresh) as database:
             async with database.write() as transaction:
-                await transaction.query("UPDATE store SET sweeps_from_s = ?", (now_s + SPARED_S,))
+                await transaction.query(
+                    "UPDATE store SET sweeps_from_s = ?, opened = max(opened, ?) + ?",
+                    (now_s + SPARED_S, current.opened, EPOCHS),
+                )
             if current.openness == Openness.CLOSED or current.keys:
                 await OpennessStore(database).save(CLOSED)
             marker = await _identity(database)
             functions = Functions(database)
             used = await functions.referenced_blobs() | _candidates(await functions.load_all())
             secrets = await SecretStore(database, KeyFile.of(settings)).list()
-        folder = _set_aside(settings, now_s)
+        # Replicas that dialled in to the replaced store must not serve this one: its authority is
+        # a new one.
+        folder = _set_aside(settings, now_s, settings.link)
     write_marker(settings, marker)
     missing = sum(not (settings.blobs / name[:2] / name).is_file() for name in used)
     unreadable = tuple(one.name for one in secrets if one.problem)

@@ -47,6 +47,7 @@ from gateway.v1.multipart import scan_multipart
 from gateway.v1.scanning import scan
 from gateway.v1.usage import TOKENS_MAX, Ends, TokenUsage
 from gateway.v1.writing import upstream_body
+from hosts.tls.peers import parse_enrol, parse_fetch
 from registry.bounded_text import read_json
 from registry.catalog import Deployed
 from registry.errors import FnError
@@ -54,7 +55,7 @@ from registry.interface import read_interface
 from registry.manifest import parse_manifest
 from registry.model.servers import ModelApi
 from runtime_image.contract.errors import RequestError
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, LinkError
@@ -320,6 +321,11 @@ def _config(data: bytes) -> None:
     read_config(data.decode("utf-8", "replace"), "m", Findings())
 
 
+DOOR: Final = (
+    json.dumps({"version": VERSION, "token": "a" * 64, "port": 7443}).encode(),
+    json.dumps({"sha256": "0" * 64, "offset": 2**40, "length": 8 * 1024 * KIB}).encode(),
+)
+"""Bodies of ENROL and FETCH."""
 MANIFEST: Final = (None, Bound(12_000, 20), Bound(192 * KIB, 160))
 """A manifest is read by code in Python, with some thousand lines for its fields."""
 REFUSALS: Final = (FnError, RequestError)
@@ -388,6 +394,7 @@ BUILDERS = (
         256 * KIB,
         (LinkError,),
     ),
+    Subject("door", _any_of(parse_enrol, parse_fetch), DOOR, 32 * KIB, (LinkError,)),
     Subject("grpc", lambda data: read(data).model, INFERENCES, 64 * KIB),
     Subject(
         "config",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from admin.compose import running
 from admin.settings import Settings, run_dir
-from registry.errors import BadRequest, Conflict
+from registry.errors import BadRequest, Conflict, StoreUnavailable
 from tests.support.fake_driver.driver import FakeDriver
 from tests.support.fake_driver.opening import drivers_of
 from tests.support.operator import MODEL, until
@@ -173,3 +175,73 @@ async def test_metrics_show_what_is_and_forget_what_was(tmp_path: Path) -> None:
         await server.admin("DELETE", "/functions/digits")
         removed = (await server.get("/metrics")).body.decode()
         assert 'function="digits"' not in removed
+
+
+async def test_a_server_without_dialling_replicas_knows_no_tls(tmp_path: Path) -> None:
+    """Without FN_LINK_LISTEN there is no authority, no thread and no module of the door."""
+    code = (
+        "import asyncio, sys, threading\n"
+        "from pathlib import Path\n"
+        "from admin.compose import running\n"
+        "from admin.settings import Settings\n"
+        "from tests.support.fake_driver.opening import drivers_of\n"
+        "async def main():\n"
+        f"    settings = Settings(port=0, data=Path({str(tmp_path / 'data')!r}))\n"
+        "    async with running(settings, drivers_of()):\n"
+        "        print([one for one in sys.modules if one.startswith('hosts.tls')],"
+        " [one.name for one in threading.enumerate() if one.name == 'link door'])\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert output.decode().splitlines()[-1] == "[] []"
+    assert not (tmp_path / "data" / "link").exists()
+
+
+async def test_a_door_is_open_while_the_server_is(tmp_path: Path) -> None:
+    """With FN_LINK_LISTEN the door listens with the store's epoch before the manager starts, and
+    until it has ended; the next server has the same authority and a later epoch."""
+    found = []
+    for _ in range(2):
+        async with running(settings(tmp_path, link_listen="127.0.0.1:0"), drivers_of()) as server:
+            door = server.manager._hosts._services("local").door
+            assert door is not None
+            route = door.gateway_route()
+            found.append((route.authority, route.epoch, server.store.epoch))
+            socket.create_connection(("127.0.0.1", door.address.port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", door.address.port))
+    assert found[0][0] == found[1][0]
+    assert [epoch for _, *epoch in found] == [[1, 1], [2, 2]]
+
+
+async def test_a_door_that_has_died_is_in_readyz(tmp_path: Path) -> None:
+    """The server goes on without it, and says so."""
+
+    def die() -> None:
+        raise SystemExit("of this test")
+
+    with capture_logs():
+        async with running(settings(tmp_path, link_listen="127.0.0.1:0"), drivers_of()) as server:
+            door = server.manager._hosts._services("local").door
+            assert door is not None
+            door._call(die)
+            await until(lambda: server.admin.reasons() == door.reasons() != [])
+
+
+async def test_a_door_that_cannot_open_refuses_the_start(tmp_path: Path) -> None:
+    """A port in use, and a folder that cannot be made, are errors with a way out, after which
+    nothing is left."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BadRequest, match=f"FN_LINK_LISTEN=127.0.0.1:{port}: cannot listen"):
+            async with running(settings(tmp_path, link_listen=f"127.0.0.1:{port}"), drivers_of()):
+                pass
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link").write_text("in the way")
+    where = settings(tmp_path, link_listen="127.0.0.1:0", data=tmp_path / "other")
+    with pytest.raises(StoreUnavailable, match="disk error: File exists"):
+        async with running(where, drivers_of()):
+            pass

@@ -15,7 +15,7 @@ from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Limits, Scaling
 from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.revisions import DeviceNeed
-from registry.model.servers import Mount, ServerImage
+from registry.model.servers import Mount, PythonSettings, ServerImage
 from runtime_image.contract.precision import Optimisation
 from tests.support.nouns import (
     bundle,
@@ -272,8 +272,8 @@ def test_a_model_may_run_on_any_host_and_again() -> None:
 
 
 def test_a_server_runs_under_the_driver_of_this_machine() -> None:
-    """A server's calls run once; folders that it mounts are this machine's, unless it names other
-    hosts."""
+    """A server's calls run once; folders that it mounts and Python environments are this machine's,
+    unless it names other hosts."""
     mounts = (Mount("data", "/srv", "/data"),)
     plain = server_deployed(image=ServerImage("app:1", "sha256:1"))
     mounted = server_deployed(image=ServerImage("app:1", "sha256:1"), mounts=mounts)
@@ -287,3 +287,5 @@ def test_a_server_runs_under_the_driver_of_this_machine() -> None:
         ("docker", False, "sha256:1")
     }
     assert [spec.labels for spec in specs] == [(), (("host", "local"),), (("zone", "a"),)]
+    packed = server_deployed(python=PythonSettings())
+    assert pool_spec(packed, bundle(), "process").labels == (("host", "local"),)

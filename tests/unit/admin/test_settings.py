@@ -391,3 +391,63 @@ def test_prices_come_from_variables_and_files(
 
     assert (prices.currency, prices.kwh, prices.default) == ("EUR", 0.31, None)
     assert prices.by_name == {"cpu": 0.04, "nvidia h200": 3.9}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        ({"link_listen": "7444"}, "setting link_listen: expected HOST:PORT, such as"),
+        ({"link_listen": ":7444"}, "setting link_listen: expected HOST:PORT, such as"),
+        ({"link_listen": "10.0.0.5:65536"}, "setting link_listen: expected HOST:PORT, such as"),
+        ({"link_listen": "fd00::5:7444"}, "setting link_listen: expected HOST:PORT, such as"),
+        ({"link_listen": "10.0.0.5:7444/x"}, "setting link_listen: expected HOST:PORT, such as"),
+        (
+            {"link_listen": "gpu.example:7444"},
+            "setting link_listen: expected an address of this machine in numbers, such as"
+            " 0.0.0.0:7444, got gpu.example:7444",
+        ),
+        (
+            {"link_listen": "0.0.0.0:7444"},
+            "setting link_listen: 0.0.0.0:7444 stands for all addresses of this machine: set"
+            " link_address (FN_LINK_ADDRESS) to the one that replicas dial, such as 10.0.0.5:7444",
+        ),
+        ({"link_listen": "[::]:7444"}, "setting link_listen: [::]:7444 stands for all addresses"),
+        (
+            {"link_listen": "0.0.0.0:7444", "link_address": "0.0.0.0:7444"},
+            "setting link_address: expected the address and port that replicas dial, such as"
+            " 10.0.0.5:7444, got 0.0.0.0:7444",
+        ),
+        (
+            {"link_listen": "0.0.0.0:7444", "link_address": "[::]:7444"},
+            "setting link_address: expected the address and port that replicas dial",
+        ),
+        (
+            {"link_listen": "0.0.0.0:7444", "link_address": "10.0.0.5:0"},
+            "setting link_address: expected the address and port that replicas dial",
+        ),
+        (
+            {"link_address": "10.0.0.5:7444"},
+            "setting link_address: expected link_listen (FN_LINK_LISTEN) as well",
+        ),
+    ],
+)
+def test_bad_addresses_of_links_are_refused(overrides: dict[str, Any], text: str) -> None:
+    """A replica must be able to dial what the settings say; the text names what is missing."""
+    with pytest.raises(BadRequest) as caught:
+        load_settings(overrides)
+    assert caught.value.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"link_listen": "10.0.0.5:7444"},
+        {"link_listen": "[fd00::5]:7444"},
+        {"link_listen": "0.0.0.0:7444", "link_address": "gpu.example:30000"},
+    ],
+)
+def test_good_addresses_of_links(overrides: dict[str, Any]) -> None:
+    """Off by default; an address of this machine, or any with the one to dial."""
+    settings = load_settings(overrides)
+    assert settings.link_listen == overrides.get("link_listen", "")

@@ -603,7 +603,7 @@ async def test_a_connection_that_gets_no_transport_is_requested_again(
         raise OSError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(asyncio.get_running_loop(), "create_unix_connection", fails)
+        patch.setattr(asyncio.get_running_loop(), "connect_accepted_socket", fails)
         server = sidecar.grant(id)
         assert (await sidecar.next(Kind.END)).id == id
     assert await is_closed(server)

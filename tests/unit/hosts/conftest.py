@@ -43,7 +43,8 @@ async def connection(login: Login, tasks: Tasks) -> AsyncIterator[HostConnection
 class Peer(asyncio.Protocol):
     """One connection that the far machine's server accepted; it reads only on request."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_made: Callable[[Peer], None]) -> None:
+        self._on_made = on_made
         self.received = bytearray()
         self.ended = asyncio.Event()
         self.lost = asyncio.Event()
@@ -51,6 +52,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -76,9 +78,8 @@ class FarServer:
         self._server = await loop.create_unix_server(self._peer, self.path)
 
     def _peer(self) -> Peer:
-        peer = Peer()
+        peer = Peer(self.next.put_nowait)
         self._all.append(peer)
-        self.next.put_nowait(peer)
         return peer
 
     async def accept(self) -> Peer:

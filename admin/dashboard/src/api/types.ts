@@ -9,7 +9,7 @@ export const STATES = ["cold", "waking", "warm", "parked", "draining", "failing"
 export type FunctionState = FunctionRow["state"];
 
 /** The phases of a cold start or a wake, in their order. */
-export const PHASES = ["place", "evict", "start", "import", "bind", "read", "load", "wake", "verify", "first_run"] as const;
+export const PHASES = ["place", "evict", "start", "import", "bind", "fetch", "read", "load", "wake", "verify", "first_run"] as const;
 export type Phase = (typeof PHASES)[number];
 export type Phases = Partial<Record<Phase, number>>;
 

@@ -73,18 +73,23 @@ def test_a_handlers_call_never_runs_twice_after_a_break(
     assert link.in_flight == {each.id: each}  # the lost link is not used any more
 
 
-def test_a_models_call_runs_elsewhere_after_a_break(dispatcher: Dispatcher) -> None:
-    """With the wait budget of a second start, no death, and in a batch with others."""
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_models_call_runs_elsewhere_after_a_break(
+    dispatcher: Dispatcher, has_started: bool
+) -> None:
+    """With the wait budget of a second start, and no death; alone if the replica may have died of
+    it, else in a batch with others."""
     up(dispatcher)
     each = call()
     send(dispatcher, each)
-    dispatcher.on_started("far", [each.id], NOW)
+    if has_started:
+        dispatcher.on_started("far", [each.id], NOW)
     up(dispatcher, "other")
 
     commands = dispatcher.on_link_lost("far", NOW + 8, is_broken=True)
 
     assert resent(commands) == [each]
-    assert (each.link, each.deaths, each.alone) == ("other", 0, False)
+    assert (each.link, each.deaths, each.alone) == ("other", 0, has_started)
     assert each.wait_until_s == NOW + 8 + 60.0 + RERUN_WAIT_S
     assert [attempt.replica for attempt in each.attempts] == ["far"]
 

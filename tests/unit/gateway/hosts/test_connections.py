@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.hosts import connections
 from gateway.hosts.connections import UNUSED_S, HostConnections
-from registry.exchange import SshRoute
+from registry.exchange import HostRoute, SshRoute, TlsRoute
 from registry.model.hosts import HOSTS_MAX
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
@@ -83,6 +83,18 @@ async def test_a_new_epoch_ends_the_pause_of_lost_connections(under: Under) -> N
     assert await under.settled() == under.hosts.made[2:]
 
 
+async def test_a_new_epoch_replaces_the_lost_connection_alone(under: Under) -> None:
+    """The channels of the other one stay."""
+    under.connections.update({"gpu2": WAY}, NOW)
+    calls, bodies = under.hosts.made
+    bodies.break_off()
+
+    under.connections.update({"gpu2": SshRoute(WAY.address, WAY.host_key, epoch=2)}, NOW)
+
+    assert await under.settled() == [calls, under.hosts.made[2]]
+    assert under.connections.route("gpu2") == (calls, under.hosts.made[2])
+
+
 async def test_lost_connections_of_the_same_epoch_are_kept(under: Under) -> None:
     """They log in again by themselves."""
     under.connections.update({"gpu2": WAY}, NOW)
@@ -100,10 +112,11 @@ async def test_lost_connections_of_the_same_epoch_are_kept(under: Under) -> None
         SshRoute("nn@other", WAY.host_key, epoch=1),
         SshRoute(WAY.address, "ssh-ed25519 BBBB", epoch=1),
         SshRoute(WAY.address, WAY.host_key, identity="/key", epoch=1),
+        TlsRoute("authority", "certificate", "key", epoch=1),
     ],
 )
-async def test_another_login_replaces_the_connections(under: Under, way: SshRoute) -> None:
-    """Another address or key is another way, perhaps another machine."""
+async def test_another_login_replaces_the_connections(under: Under, way: HostRoute) -> None:
+    """Another address, key or kind is another way, perhaps another machine."""
     under.connections.update({"gpu2": WAY}, NOW)
 
     under.connections.update({"gpu2": way}, NOW)

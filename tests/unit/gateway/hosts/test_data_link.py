@@ -191,6 +191,26 @@ async def test_goaway_on_one_channel_returns_its_requests_only(
     assert bodies.frames.empty()
 
 
+async def test_goaway_on_a_channel_that_is_being_opened_ends_no_call(
+    delivery: Delivery, client: Client, peer: RemotePeer
+) -> None:
+    """A replica begins to drain before it has read the HELLO of the channel for bodies."""
+    delivery.receive_endpoints(published_afar(peer.endpoint()))
+    calls = await peer.channel()
+    delivery.submit(client.call(b"small"))
+    request = await calls.next(Kind.REQUEST)
+    bodies = await peer.channel(greets=False)
+    for channel in (calls, bodies):
+        channel.send(Kind.GOAWAY, aux=request.id if channel is calls else 0)
+    await bodies.greet()
+
+    calls.answer(request.id)
+
+    assert isinstance(await client.outcomes.get(), Delivered)
+    assert calls.lost.empty()
+    assert bodies.lost.empty()
+
+
 async def test_a_flood_of_goaway_ends_the_link(
     delivery: Delivery, client: Client, pair: tuple[Channel, Channel], peer: RemotePeer
 ) -> None:

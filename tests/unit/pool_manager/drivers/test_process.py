@@ -7,8 +7,11 @@ import errno
 import json
 import os
 import resource
+import signal
 import socket
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,6 +160,42 @@ async def test_an_end_is_told_with_its_code(rig: Rig) -> None:
 
     assert await rig.exits.get() == (ID, "exited with code 1")
     assert "replica.json" in rig.log.read_text()
+
+
+async def test_a_replica_listed_while_it_is_launched_is_watched_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`list` finds a process before `start` has it: one pidfd is kept, and the exit code told."""
+    launched, listed = threading.Event(), threading.Event()
+    launch = processes._launch
+
+    def slowly(*arguments: Any) -> ProcessGroup:
+        group = launch(*arguments)
+        launched.set()
+        assert listed.wait(20.0)
+        return group
+
+    monkeypatch.setattr(processes, "_launch", slowly)
+    before = _pidfds()
+    starting = asyncio.create_task(rig.start())
+    await asyncio.to_thread(launched.wait, 20.0)
+    found = await rig.driver.list()
+    listed.set()
+    os.kill(await starting, signal.SIGKILL)
+
+    assert found == {ID}
+    assert await rig.exits.get() == (ID, "was killed by SIGKILL")
+    assert len(_pidfds() - before) == 1
+
+
+def _pidfds() -> set[str]:
+    """Return the numbers of this process's pidfds."""
+    found = set()
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            if str(one.readlink()) == "anon_inode:[pidfd]":
+                found.add(one.name)
+    return found
 
 
 @pytest.mark.parametrize(

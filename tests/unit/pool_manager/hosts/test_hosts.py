@@ -50,6 +50,7 @@ class Rig:
             (),
             self.emit,
             folder.joinpath,
+            lambda _record: None,
             self.tasks,
             clock,
             clock,

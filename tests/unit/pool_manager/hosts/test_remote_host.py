@@ -42,6 +42,7 @@ async def host(far: Sshd, tmp_path: Path) -> AsyncIterator[RemoteHost]:
         seen=(),
         records=lambda _name: records,
         path=tmp_path.joinpath,
+        rewrite=lambda _record: None,
         emit=said.append,
         changed=lambda _name: None,
         tasks=tasks,

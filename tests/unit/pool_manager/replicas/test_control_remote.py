@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from pool_manager.replicas.control import DIALS_AT_ONCE, REDIAL_PING_S, Control
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
 from runtime_image.contract.control import Hello
+from runtime_image.contract.enrolment import Certificate
 from runtime_image.contract.link import RUN_COUNT, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.run_counts import RunCount
@@ -39,6 +41,7 @@ class Tunnel:
         self.up = asyncio.Event()
         self.up.set()
         self.waited = asyncio.Event()
+        self.certificates: deque[Certificate] = deque()
         self.is_closed = False
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
@@ -49,6 +52,9 @@ class Tunnel:
         self.waited.set()
         await self.up.wait()
         return was_up
+
+    def renewal(self) -> Certificate | None:
+        return self.certificates.popleft() if self.certificates else None
 
     def close(self) -> None:
         self.is_closed = True
@@ -142,6 +148,22 @@ async def test_a_remote_replica_gets_the_ping_interval(rig: Rig) -> None:
     await rig.greeted()
 
     assert rig.welcome.aux == REDIAL_PING_S * 1e3
+
+
+async def test_a_certificate_is_sent_when_it_is_due(rig: Rig) -> None:
+    """After the greeting, and with a PING."""
+    issued: list[Certificate] = [{"certificate": f"c{n}", "key": f"k{n}"} for n in range(2)]
+    rig.tunnel.certificates.append(issued[0])
+    link = rig.dial(1)
+    await read(link, Kind.WELCOME)
+    first = await read(link, Kind.CERTIFICATE)
+    await read(link, Kind.PING)
+    rig.tunnel.certificates.append(issued[1])
+    rig.control._ping()
+    await read(link, Kind.PING)
+    second = await read(link, Kind.CERTIFICATE)
+
+    assert [json.loads(one.body) for one in (first, second)] == issued
 
 
 async def test_pings_acknowledge_pongs(rig: Rig) -> None:

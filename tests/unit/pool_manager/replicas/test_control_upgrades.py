@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from pool_manager.core import events
 from pool_manager.replicas.control import UPGRADES_MAX
 from runtime_image.contract.compiled import CompiledFile, CompiledModel, compiled_from_json
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import Kind
 from tests.support.blocking import BlockingLink
 from tests.unit.pool_manager.replicas.test_control import ID, LOADED, Rig, read, rig
@@ -43,9 +44,23 @@ async def test_an_upgrade_is_sent_and_its_outcome_returned(rig: Rig) -> None:
     request = json.loads((await read(link, Kind.UPGRADE)).body)
     answer(link, session="fast", reason="too little memory")
 
+    assert "files" not in request
     assert compiled_from_json(request["compiled"]) == COMPILED
     assert await upgrading == {"session": "fast", "reason": "too little memory"}
     assert await rig.events.get() == events.Upgraded(ID, "fast", "too little memory")
+
+
+async def test_a_replica_that_fetches_is_told_the_files_of_its_upgrade(rig: Rig) -> None:
+    """They are named beside the compiled model."""
+    link = await loaded(rig)
+    file: FetchedFile = {"path": ".compiled/a", "size": 3, "sha256": "ab" * 32}
+
+    upgrading = asyncio.ensure_future(rig.control.upgrade(COMPILED, [file]))
+    request = json.loads((await read(link, Kind.UPGRADE)).body)
+    answer(link, session="compiled", reason="")
+
+    assert request["files"] == [file]
+    assert (await upgrading)["session"] == "compiled"
 
 
 async def test_an_answer_whose_caller_has_left_still_counts(rig: Rig) -> None:

@@ -18,6 +18,7 @@ from registry.model.bundles import Bundle, BundleFile
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
@@ -73,6 +74,15 @@ def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
     assert models.from_json(told["spec"]) == SPEC
     assert told["bound"] == "default/digits@1"
     assert (told["devices"], told["memory_mib"], told["assigned_s"]) == (["cpu:0"], 512, 101.5)
+    assert "files" not in told
+
+
+def test_a_replica_that_fetches_is_told_its_files(tmp_path: Path) -> None:
+    """One whose files are placed in its model folder is told none."""
+    record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
+    file: FetchedFile = {"path": "model.onnx", "size": 3, "sha256": "ab" * 32}
+
+    assert records.bind_request(record, SPEC, 101.5, files=[file])["files"] == [file]
 
 
 @pytest.mark.parametrize(("devices", "device"), [(("g1",), "g1"), ((), "")])
@@ -84,6 +94,24 @@ def test_a_replica_of_link_9_is_told_one_device(
 
     assert "device" not in records.bind_request(record, SPEC, 0.0)
     assert records.bind_request(replace(record, link=9), SPEC, 0.0)["device"] == device
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"load": 300.0}, {"bind": 1700.0, "load": 300.0}),
+        ({"fetch": 1500.0, "load": 300.0}, {"bind": 200.0, "fetch": 1500.0, "load": 300.0}),
+        ({"fetch": 9e9, "load": 300.0}, {"bind": 0.0, "fetch": 1700.0, "load": 300.0}),
+        ({"fetch": 9e9, "load": 9e9}, {"bind": 0.0, "fetch": 0.0, "load": 2000.0}),
+        ({}, {"bind": 2000.0, "load": 0.0}),
+    ],
+)
+def test_phases_of_a_load_elsewhere_are_what_passed_here(
+    tmp_path: Path, stated: dict[str, float], expected: dict[str, float]
+) -> None:
+    """Whatever the replica says: its durations count as far as there was time for them."""
+    record = replace(standby(tmp_path), phases={"place": 1.5})
+    assert records.load_phases(record, stated, 100.0, 102.0) == {"place": 1.5, **expected}
 
 
 def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:

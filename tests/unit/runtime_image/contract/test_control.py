@@ -75,5 +75,5 @@ def test_a_report_survives_the_link() -> None:
 
 def test_the_phases_are_the_published_ones() -> None:
     """A cold start always has these phases in this order."""
-    started = ("place", "evict", "start", "import", "bind", "read", "load")
+    started = ("place", "evict", "start", "import", "bind", "fetch", "read", "load")
     assert (*started, "wake", "verify", "first_run") == PHASES

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.link import stream as streams
 from runtime_image.link.frames import Frame, LinkError, pack
-from runtime_image.link.stream import FrameStream, Greeting, connect
+from runtime_image.link.stream import FrameStream, Greeting, adopt, connect
 
 
 class End:
@@ -203,3 +206,37 @@ async def test_an_unreachable_listener_is_an_error_at_once(tmp_path: Path) -> No
             first.connect(str(tmp_path / "s"))
             with pytest.raises(BlockingIOError):
                 await connect(stream, str(tmp_path / "s"))
+
+
+class GivenUp(asyncio.Protocol):
+    """A protocol that is not wanted any more when it gets its transport."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_socket_that_is_given_up_is_closed_once(
+    run: Callable[[Coroutine[Any, Any, None]], None], *, is_cancelled: bool
+) -> None:
+    """A number that is free again may be that of another file in the next turn of the loop."""
+
+    async def play() -> None:
+        sock, other = socket.socketpair()
+        sock.setblocking(False)
+        adopting = asyncio.ensure_future(adopt(sock, GivenUp()))
+        del sock
+        await asyncio.sleep(0)
+        if is_cancelled:
+            adopting.cancel()
+        await asyncio.wait({adopting})
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+        del adopting
+        gc.collect()
+        for file in files:
+            os.close(file)
+        await asyncio.get_running_loop().run_in_executor(None, other.recv, 1)
+        other.close()
+
+    run(play())

@@ -167,3 +167,54 @@ def test_a_socket_is_watched_for_either_event(loop: Loop) -> None:
         loop.rewatch(ours, 0, 0, loop.stop)
 
     assert events == [1]
+
+
+class Buffering:
+    """A socket that keeps bytes back from the selector, as one over TLS does."""
+
+    def __init__(self, sock: socket.socket, kept: int) -> None:
+        self._sock = sock
+        self.kept = kept
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def pending(self) -> int:
+        return self.kept
+
+
+def test_bytes_that_no_selector_shows_are_read(loop: Loop) -> None:
+    """A socket with pending bytes counts as readable, as long as it is watched for reading."""
+    one, other = socket.socketpair()
+    kept = Buffering(one, 3)
+    reads: list[int] = []
+
+    def read() -> None:
+        reads.append(kept.kept)
+        kept.kept -= 1
+        if not kept.kept:
+            loop.post(loop.stop)
+
+    with one, other:
+        loop.watch(kept, read)
+        loop.run()
+        loop.forget(kept)
+
+    assert reads == [3, 2, 1]
+
+
+def test_a_paused_socket_is_left_alone(loop: Loop) -> None:
+    """Pending bytes of a socket that is watched for writing only, or no more, wake nobody."""
+    one, other = socket.socketpair()
+    kept = Buffering(one, 1)
+    ready: list[str] = []
+
+    with one, other:
+        other.setblocking(False)
+        loop.rewatch(kept, 0, selectors.EVENT_READ, lambda: ready.append("read"))
+        loop.rewatch(kept, selectors.EVENT_READ, selectors.EVENT_WRITE, loop.stop)
+        loop.run()
+        loop.rewatch(kept, selectors.EVENT_WRITE, 0, loop.stop)
+
+    assert ready == []
+    assert loop._patience_s() is None

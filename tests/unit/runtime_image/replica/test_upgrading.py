@@ -14,6 +14,8 @@ import pytest
 
 from runtime_image.contract.compiled import CompiledModel, UpgradeResult
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.enrolment import FetchedFile
+from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.loading import load_engine
@@ -31,6 +33,7 @@ class Scene:
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
         self.engine = load_engine(spec, folder, device_kind="cpu", threads=1)
         self.limits: list[int] = []
+        self.fetch: Callable[[list[FetchedFile]], None] = lambda _files: None
         self.results: list[UpgradeResult] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._is_posted = threading.Semaphore(0)
@@ -47,6 +50,7 @@ class Scene:
             self.engine,
             spec,
             record,
+            fetch=lambda files: self.fetch(files),
             limit_rows=self.limits.append,
             post=self._post,
             report=self.results.append,
@@ -80,12 +84,12 @@ def test_upgrades_run_one_after_the_other(
     scene = Scene(tmp_path, compiling.serving(spec, None))
     other = replace(compiled, key="other")
 
-    scene.upgrades.start(other)
-    scene.upgrades.start(compiled)
+    scene.upgrades.start(other, [])
+    scene.upgrades.start(compiled, [])
     scene.turn()
-    scene.upgrades.start(compiled)
+    scene.upgrades.start(compiled, [])
     scene.turn()
-    scene.upgrades.start(compiled)
+    scene.upgrades.start(compiled, [])
 
     busy, failed, done, again = scene.results
     assert busy == {"session": "original", "reason": BUSY}
@@ -100,7 +104,7 @@ def test_a_replica_that_starts_compiled_is_limited(
 ) -> None:
     """Its key is known, so an upgrade to it is done at once."""
     scene = Scene(tmp_path, compiling.serving(spec, compiled))
-    scene.upgrades.start(compiled)
+    scene.upgrades.start(compiled, [])
 
     assert scene.limits == [8]
     assert scene.results == [{"session": "compiled", "reason": ""}]
@@ -127,8 +131,42 @@ def test_a_malformed_upgrade_is_an_error_of_the_link(body: bytes) -> None:
 
 
 def test_an_upgrade_carries_a_compiled_model(compiled: CompiledModel) -> None:
-    """As JSON of its fields."""
-    assert read_upgrade(frame(json.dumps({"compiled": asdict(compiled)}).encode())) == compiled
+    """As JSON of its fields, with the files to fetch, if any."""
+    body = {"compiled": asdict(compiled)}
+    assert read_upgrade(frame(json.dumps(body).encode())) == (compiled, [])
+    file: FetchedFile = {"path": "a", "size": 1, "sha256": "0" * 64}
+    assert read_upgrade(frame(json.dumps({**body, "files": [file]}).encode())) == (compiled, [file])
+
+
+def test_files_are_fetched_before_the_exchange(
+    tmp_path: Path, spec: ModelSpec, compiled: CompiledModel
+) -> None:
+    """Outside the loop's thread, which serves meanwhile; another upgrade is refused until then. One
+    whose files cannot be fetched has that as its reason, and leaves the session."""
+    scene = Scene(tmp_path, compiling.serving(spec, None))
+    file: FetchedFile = {"path": "a", "size": 1, "sha256": "0" * 64}
+    threads: list[str] = []
+    reasons = iter(["the server is away", ""])
+
+    def fetch(files: list[FetchedFile]) -> None:
+        assert files == [file]
+        threads.append(threading.current_thread().name)
+        if reason := next(reasons):
+            raise LoadError(reason)
+
+    scene.fetch = fetch
+    scene.upgrades.start(compiled, [file])
+    scene.upgrades.start(compiled, [file])
+    scene.turn()
+    scene.upgrades.start(compiled, [file])
+    scene.turn()
+    scene.turn()
+
+    busy, failed, done = scene.results
+    assert busy["reason"] == BUSY
+    assert failed == {"session": "original", "reason": "the server is away"}
+    assert done == {"session": "compiled", "reason": ""}
+    assert threading.current_thread().name not in threads
 
 
 def frame(body: bytes) -> Frame:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
@@ -100,6 +101,15 @@ def test_folders_that_others_share_cannot_be_changed(
 
     assert in_child(act) == ""
     assert (shared / "one.py").read_text() == "x"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that everybody may enter. Every session of pytest closes the common folder of the
+    sessions to all but its owner when it begins, also in the middle of a test of another one."""
+    with TemporaryDirectory(prefix="view-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

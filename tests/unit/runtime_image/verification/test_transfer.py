@@ -11,16 +11,21 @@ from typing import Any
 
 import pytest
 
+from runtime_image.contract.addresses import TlsAddress
+from runtime_image.contract.enrolment import SERVER_NAME
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import GRAPH_FILE, PART_MAX, WEIGHTS_FILE, Described, Part
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.link.tls_listener import TlsListener
 from runtime_image.verification.transfer import serve_parts
+from tests.support.blocking import BlockingLink
+from tests.support.small_authority import SmallAuthority
 
 WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
 """One and a half parts."""
 
-
+NAME = "aaaa0001.replica.fngate"
 FILES = {Part.GRAPH: GRAPH_FILE, Part.WEIGHTS: WEIGHTS_FILE, Part.OPTIMISED: "optimised"}
 CONTENTS = {Part.GRAPH: b"graph", Part.WEIGHTS: WEIGHTS, Part.OPTIMISED: b"candidate"}
 
@@ -134,3 +139,28 @@ def test_a_candidate_is_sent_before_anything_is_described(peer: Peer) -> None:
     peer.close()
 
     assert (before, peer.descriptions) == (0, 1)
+
+
+def test_files_of_a_trial_travel_over_tls(tmp_path: Path) -> None:
+    """The listener of a replica that dials in serves the server, after its greeting."""
+    (tmp_path / "weights").write_bytes(WEIGHTS)
+    authority = SmallAuthority()
+    sock = socket.create_server(("127.0.0.1", 0))
+    listener = TlsListener(sock, authority.credentials(NAME))
+    address = TlsAddress(*sock.getsockname(), NAME)
+    parts = {int(Part.WEIGHTS): tmp_path / "weights"}
+    serving = threading.Thread(target=serve_parts, args=(listener, lambda: {}, parts, "greeting"))
+    serving.start()
+    link = BlockingLink(authority.credentials(SERVER_NAME).dial(address, WAIT_S))
+    assert link.next(Kind.WELCOME).body == b"greeting"
+
+    link.send(Kind.FETCH, 7, aux=Part.WEIGHTS)
+    body = b""
+    while (frame := link.next()).kind is Kind.PART:
+        body += frame.body
+
+    assert body == WEIGHTS
+    link.sock.shutdown(socket.SHUT_WR)
+    serving.join(WAIT_S)
+    link.close()
+    listener.close()

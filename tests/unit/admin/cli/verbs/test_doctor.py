@@ -90,14 +90,29 @@ def test_another_machine_is_checked_over_ssh(
 def test_settings_are_those_of_a_server_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As FN_IMAGE_CPU, the image to check; with invalid settings the defaults are checked."""
+    """As FN_IMAGE_CPU, the image to check; with invalid settings the defaults are checked, and the
+    fault is one more failed check."""
     monkeypatch.setenv("FN_IMAGE_CPU", "mine:1")
-    assert settings(tmp_path).image_cpu == "mine:1"
+    found, refused = settings(tmp_path)
+    assert (found.image_cpu, refused) == ("mine:1", [])
 
-    monkeypatch.setenv("FN_PORT", "nonsense")
-    found = settings(tmp_path)
+    monkeypatch.setenv("FN_LINK_LISTEN", "0.0.0.0:7444")
+    found, refused = settings(tmp_path)
     assert (found.image_cpu, found.image_gpu) == ("fngate-runtime:cpu", "fngate-runtime:gpu")
     assert found.store().secret_key.is_relative_to(tmp_path)
+    assert [(check.level, check.name) for check in refused] == [("fail", "settings")]
+    assert "FN_LINK_ADDRESS" in refused[0].found
+
+
+def test_the_door_for_replicas_is_checked(
+    api: AdminApi, fnctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With FN_LINK_LISTEN its port, its address and its authority are checked, too."""
+    monkeypatch.setenv("FN_LINK_LISTEN", "127.0.0.1:0")
+
+    items = json.loads(fnctl("doctor", "--json").stdout)["items"]
+
+    assert {"link", "link address", "link authority"} <= {each["name"] for each in items}
 
 
 def test_a_host_is_checked_by_the_server(api: AdminApi, fnctl: Callable[..., Result]) -> None:

@@ -92,6 +92,21 @@ ASLEEP = "asleep in host memory, wakes in about 2.1 s"
 
 
 @pytest.mark.parametrize(
+    ("phase", "ready_in_ms", "line"),
+    [
+        ("fetch", 3_200, "waking: fetches 40 of 100 MB, 55 MB/s, about 3.2 s left"),
+        ("fetch", None, "waking: fetches 40 of 100 MB, 55 MB/s"),
+        ("load", 3_200, "waking: fetches 40 of 100 MB, 55 MB/s"),
+    ],
+)
+def test_why_tells_how_long_a_fetch_lasts(phase: str, ready_in_ms: int | None, line: str) -> None:
+    """The reason has how far it is."""
+    reason = "fetches 40 of 100 MB, 55 MB/s"
+    answer = {"state": "waking", "reason": reason, "phase": phase, "ready_in_ms": ready_in_ms}
+    assert render_why(made(Why, answer), [], 1_180.0) == line
+
+
+@pytest.mark.parametrize(
     ("answer", "lines"),
     [
         (

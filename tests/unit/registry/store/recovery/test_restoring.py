@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from registry.store.keys import Keys
 from registry.store.openness import OpennessStore
 from registry.store.recovery.copying import copy_database
 from registry.store.recovery.folder import DAILY, SPARED_S, check_folder, enter
-from registry.store.recovery.restoring import remove_partial, restore, start_empty
+from registry.store.recovery.restoring import EPOCHS, remove_partial, restore, start_empty
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
 from runtime_image.contract.precision import Optimisation
@@ -94,6 +95,23 @@ async def test_a_restored_database_without_its_key_names_its_secrets(used: Used)
     assert (with_key.unreadable, without.unreadable) == ((), ("hf",))
     assert list(settings.data.rglob("*.key")) == []
     assert b"s3cret" not in used.copy.read_bytes()
+
+
+async def test_a_restore_sets_the_authority_of_links_aside(used: Used) -> None:
+    """Replicas of the replaced store cannot dial in to the restored one; nobody else can read the
+    old key, which can be put back with its database."""
+    settings = used.settings
+    settings.link.mkdir(mode=0o700)
+    (settings.link / "authority.pem").write_text("key")
+    copy_database(settings.database, used.copy)
+
+    found = await restore(settings, used.copy, NOW_S)
+
+    assert not settings.link.exists()
+    assert found.folder is not None
+    assert (found.folder / "link" / "authority.pem").read_text() == "key"
+    for folder in (settings.set_aside, found.folder / "link"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 async def names(settings: StoreSettings) -> set[str]:
@@ -321,6 +339,41 @@ async def test_a_store_that_may_not_know_files_spares_them(used: Used) -> None:
         assert identity.sweeps_from_s == NOW_S + SPARED_S
         script(used.settings.database, "UPDATE store SET sweeps_from_s = 0")
         used.settings.marker.unlink()
+
+
+async def test_a_restore_begins_a_later_epoch(used: Used) -> None:
+    """It counts as a thousand openings since the last one of the store that it replaces, also if
+    the copy is older, and takes the authority of links out of use; so does an empty start."""
+    settings = used.settings
+    (settings.link / "authority.pem").parent.mkdir()
+    (settings.link / "authority.pem").write_text("the key")
+    before = check_folder(settings)
+    assert before.opened == 2
+    found = await restore(settings, used.copy, NOW_S)
+    assert check_folder(settings).opened == 2 + EPOCHS
+    assert not settings.link.exists()
+    assert found.folder is not None
+    assert (found.folder / "link" / "authority.pem").read_text() == "the key"
+
+    again = await restore(settings, used.copy, NOW_S)
+    assert again.folder != found.folder
+    assert check_folder(settings).opened == 2 + 2 * EPOCHS
+
+    settings.link.mkdir()
+    settings.database.unlink()
+    aside = await start_empty(settings, NOW_S)
+    assert aside is not None
+    assert (aside / "link").is_dir()
+    assert not settings.link.exists()
+
+
+async def test_no_copy_has_the_authority_of_links(used: Used) -> None:
+    """A copy is of the database alone."""
+    used.settings.link.mkdir()
+    (used.settings.link / "authority.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    copy = used.settings.data / "copy.db"
+    copy_database(used.settings.database, copy)
+    assert b"PRIVATE KEY" not in copy.read_bytes()
 
 
 async def test_an_invalid_copy_is_not_restored(used: Used, tmp_path: Path) -> None:
