@@ -10,12 +10,11 @@ import asyncio
 import sys
 import time
 from array import array
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import admin.serve
 from admin.cli.main import main
-from admin.compose import OpenDriver
 from admin.settings import Settings
 
 EVERY_S = 0.002
@@ -44,11 +43,11 @@ def run() -> None:
     file = Path(sys.argv.pop(1))
     serve = admin.serve._serve
 
-    async def sampled(settings: Settings, drivers: Mapping[str, OpenDriver]) -> None:
+    async def sampled(settings: Settings, *rest: Any) -> None:
         record: array[float] = array("d")
         sampling = asyncio.ensure_future(_sample(record, file))
         try:
-            await serve(settings, drivers)
+            await serve(settings, *rest)
         finally:
             sampling.cancel()
 
