@@ -7,7 +7,7 @@ from tests.support.engine import (
     runtime_image,
     wheelhouse,
 )
-from tests.support.groups import pytest_collection_modifyitems
+from tests.support.groups import pytest_collection_finish, pytest_collection_modifyitems
 from tests.support.leaks import (
     end_of_tasks,
     leaks,
@@ -20,6 +20,7 @@ __all__ = [
     "engine",
     "forgotten_sockets",
     "leaks",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_fixture_setup",
     "pytest_runtest_setup",
