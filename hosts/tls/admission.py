@@ -58,7 +58,7 @@ class ReplicaEntry:
         self.id = id
         self.admission = admission
         self.source = source
-        """Where it came from last (`limits.source_of`), "" if it never came."""
+        """Where it came from last (`handshake_limits.source_of`), "" if it never came."""
         self.served_bytes = 0
         """Bytes of files that it was sent."""
         self._is_spent = False

@@ -15,12 +15,13 @@ import uvloop
 from hosts.tls.admission import Admission, Identify, ReplicaTable
 from hosts.tls.authority import Authority, Contexts, Issued
 from hosts.tls.enrolling import Enrolments
-from hosts.tls.limits import Tally, source_of
+from hosts.tls.limits import Tally
 from hosts.tls.listener import BACKLOG, LinkListener
 from registry.errors import BadRequest
 from registry.exchange import TlsRoute
 from runtime_image.contract.addresses import TLS, TlsAddress
 from runtime_image.contract.enrolment import GATEWAY_NAME, replica_name
+from runtime_image.link.handshake_limits import source_of
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from hosts.tls.admission import Identify, ReplicaEntry, ReplicaTable
 from hosts.tls.authority import Authority, Contexts
-from hosts.tls.limits import Refusal, source_of
+from hosts.tls.limits import Refusal
 from hosts.tls.peers import (
     HANDSHAKE_S,
     Peer,
@@ -25,10 +25,10 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.enrolment import Enrolled, replica_name
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError
+from runtime_image.link.handshake_limits import source_of
 
 ANSWER_S: Final = 10.0
-"""Seconds that the manager may take to store an enrolment, and whoever identifies replicas to do
-so."""
+"""Seconds that the manager may take to store an enrolment, and `Identify` to name a replica."""
 IDENTIFYING_MAX: Final = 16
 """Credentials that are asked about at the same time; more wait, within ANSWER_S."""
 LISTENING_S: Final = 10.0
@@ -66,7 +66,7 @@ class Enrolments:
             raise refused from error
 
     async def _enrol(self, peer: Peer, body: bytes) -> None:
-        # 1. Who it is.
+        # 1. The replica that the token belongs to.
         request = parse_enrol(body)
         entry = await self._entry(request["token"], peer.host)
         # 2. Its token is used up before anything is sent, here and durably in the manager.

@@ -1,15 +1,15 @@
 """Which connections a door of links over TLS lets in. Pure: events and `now_s` in, verdicts out.
 
-A source is an IPv4 address, or the first 64 bits of an IPv6 address: whoever has such a network has
-all of its addresses. A connection is unfinished until its peer is known.
+A source is an address as of `source_of` in `runtime_image.link.handshake_limits`, which has the
+limits of a replica's own listener. A connection is unfinished until its peer is known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
+
+from runtime_image.link.handshake_limits import Bucket
 
 UNFINISHED_MAX: Final = 256
 """Unfinished connections at the same time."""
@@ -33,8 +33,6 @@ SOURCE_BURST: Final = 40
 SOURCES_MAX: Final = 1024
 """Sources that are remembered. Each of the UNFINISHED_MAX connections needs one; beyond these, the
 source that was seen longest ago is forgotten, and may then begin another burst."""
-NETWORK_BITS: Final = 64
-"""Bits of an IPv6 address that make a source."""
 
 
 class Refusal(StrEnum):
@@ -65,94 +63,57 @@ class Refusal(StrEnum):
     """It could not be enrolled for another reason, which the log has."""
 
 
-def source_of(host: str) -> str:
-    """Return the source of a peer by the text of its address. Raises ValueError for other text."""
-    address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0])
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is None:
-            return f"{IPv6Address(int(address) >> NETWORK_BITS << NETWORK_BITS)}/{NETWORK_BITS}"
-        address = address.ipv4_mapped
-    return str(address)
-
-
-@dataclass(slots=True)
-class Bucket:
-    """Token bucket: `burst` at once, and `rate_s` in a second."""
-
-    rate_s: float
-    burst: int
-    credit: float
-    seen_s: float
-
-    def has_one(self, now_s: float) -> bool:
-        """Fill up until now; return whether there is room for one more."""
-        # A clock that went back fills nothing, and takes nothing away.
-        self.credit += self.rate_s * max(0.0, now_s - self.seen_s)
-        self.credit = min(self.credit, self.burst)
-        self.seen_s = now_s
-        return self.credit >= 1
-
-    def take(self) -> None:
-        """Take one."""
-        self.credit -= 1
-
-
-@dataclass(slots=True)
-class _Source:
-    """What is known of one source."""
-
-    bucket: Bucket
-    unfinished: int = 0
-
-
 class Limits:
     """Counts unfinished connections and their rate, in all and by source."""
 
     def __init__(self, now_s: float) -> None:
         """`now_s` of this and all methods are seconds of a monotonic clock."""
-        self.unfinished = 0
-        self._unfinished_unknown = 0
         self._all = Bucket(RATE_S, BURST, BURST, now_s)
         self._unknown = Bucket(UNKNOWN_RATE_S, UNKNOWN_BURST, UNKNOWN_BURST, now_s)
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, Bucket] = {}
         """In the order in which they were seen last."""
+
+    @property
+    def unfinished(self) -> int:
+        """Unfinished connections of all sources."""
+        return self._all.unfinished
 
     def begin(self, source: str, now_s: float, *, is_known: bool) -> Refusal | None:
         """Return why a connection of this source is refused; None counts it as unfinished.
         `is_known`: a replica that may dial in has come from there before."""
         found = self._sources.pop(source, None)
         if found is None:
-            found = _Source(Bucket(SOURCE_RATE_S, SOURCE_BURST, SOURCE_BURST, now_s))
+            found = Bucket(SOURCE_RATE_S, SOURCE_BURST, SOURCE_BURST, now_s)
             self._make_room()
         self._sources[source] = found
         if found.unfinished >= SOURCE_UNFINISHED_MAX:
             return Refusal.SOURCE_FULL
         # The source's own bucket first: what it refuses must take nothing of all others.
-        if not found.bucket.has_one(now_s):
+        if not found.has_one(now_s):
             return Refusal.SOURCE_RATE
         if self.unfinished >= UNFINISHED_MAX:
             return Refusal.FULL
         if not self._all.has_one(now_s):
             return Refusal.RATE
         if not is_known:
-            if self._unfinished_unknown >= UNKNOWN_UNFINISHED_MAX:
+            if self._unknown.unfinished >= UNKNOWN_UNFINISHED_MAX:
                 return Refusal.FULL
             if not self._unknown.has_one(now_s):
                 return Refusal.RATE
-            self._unknown.take()
-            self._unfinished_unknown += 1
-        found.bucket.take()
-        self._all.take()
-        found.unfinished += 1
-        self.unfinished += 1
+        for bucket in self._buckets(source, is_known=is_known):
+            bucket.begin()
         return None
 
     def finish(self, source: str, *, is_known: bool) -> None:
         """Count a connection no more: its peer is known, or it has ended. `is_known` as it
         began."""
-        self.unfinished -= 1
-        self._unfinished_unknown -= not is_known
-        self._sources[source].unfinished -= 1
+        for bucket in self._buckets(source, is_known=is_known):
+            bucket.finish()
+
+    def _buckets(self, source: str, *, is_known: bool) -> list[Bucket]:
+        """Return the buckets in which a connection counts."""
+        counted = [self._all, self._sources[source]]
+        return counted if is_known else [*counted, self._unknown]
 
     def _make_room(self) -> None:
         if len(self._sources) >= SOURCES_MAX:

@@ -16,7 +16,7 @@ from hosts.splice import End, attach
 from hosts.tls.admission import ReplicaEntry, ReplicaTable
 from hosts.tls.authority import Contexts
 from hosts.tls.enrolling import Enrolments
-from hosts.tls.limits import Limits, Refusal, Tally, source_of
+from hosts.tls.limits import Limits, Refusal, Tally
 from hosts.tls.peers import (
     KEEPALIVE,
     Head,
@@ -35,6 +35,7 @@ from runtime_image.contract.addresses import TlsAddress
 from runtime_image.contract.enrolment import ENROL_MAX, replica_of
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError
+from runtime_image.link.handshake_limits import source_of
 from runtime_image.link.reception import GREETING_MAX
 
 log = structlog.get_logger()

@@ -18,6 +18,7 @@ from hosts.tls.limits import Refusal
 from runtime_image.contract.enrolment import ENROL_MAX, FETCH_MAX, Enrol, Fetch
 from runtime_image.contract.link import HEADER, SPOKEN, Kind
 from runtime_image.link.frames import LinkError, Piece, pack
+from runtime_image.link.tls_context import name_of
 
 TLS_SINCE: Final = 11
 """First link version that has links over TLS."""
@@ -62,7 +63,7 @@ class Peer:
         self.transport = transport
         self._protocol = protocol
         self.writer = asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
-        self.name = peer_name(transport.get_extra_info("ssl_object"))
+        self.name = name_of(transport.get_extra_info("ssl_object").getpeercert() or {})
         """The name in its certificate, "" if it has none."""
 
     async def send(self, *frame: Piece) -> None:
@@ -145,16 +146,6 @@ def explain(error: OSError) -> str:
             return f"no TLS handshake within {HANDSHAKE_S:g} s"
         case _:
             return error.strerror or str(error) or "the peer has closed it"
-
-
-def peer_name(connection: ssl.SSLObject) -> str:
-    """Return the DNS name in a peer's certificate, which was verified; "" without one."""
-    certificate: dict[str, Any] = connection.getpeercert() or {}
-    match certificate.get("subjectAltName"):
-        case (("DNS", str(name)),):
-            return name
-        case _:
-            return ""
 
 
 class Head(NamedTuple):

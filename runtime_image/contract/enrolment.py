@@ -62,7 +62,7 @@ def epoch_of(serial: int) -> int:
 
 
 class Entrance(TypedDict):
-    """What a replica is given at its start, by whoever starts it."""
+    """What the program that starts a replica gives to it."""
 
     server: str
     """Address of the server's door, `tls://HOST:PORT`."""
@@ -89,7 +89,7 @@ class Enrol(TypedDict):
 
 class Certificate(TypedDict):
     """Body of CERTIFICATE: an identity. The server makes the key, as the libraries of a replica
-    cannot; whoever owns the authority could impersonate the replica anyway."""
+    cannot; the owner of the authority could impersonate the replica anyway."""
 
     certificate: str
     """PEM."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from runtime_image.contract.addresses import TlsAddress
 from runtime_image.contract.enrolment import GATEWAY_NAME, SERVER_NAME, Certificate, epoch_of
 from runtime_image.link.frames import LinkError
-from runtime_image.link.tls_context import tls_context
+from runtime_image.link.tls_context import name_of, tls_context
 from runtime_image.link.tls_socket import TlsSocket
 
 CLIENTS: Final = (GATEWAY_NAME, SERVER_NAME)
@@ -71,9 +71,8 @@ class Credentials:
         return tls
 
     def _check_client(self, peer: dict[str, Any]) -> None:
-        names = [value for kind, value in peer.get("subjectAltName", ()) if kind == "DNS"]
-        if len(names) != 1 or names[0] not in CLIENTS:
-            got = ", ".join(names)[:100]
+        if (name := name_of(peer)) not in CLIENTS:
+            got = name[:100]
             raise ConnectionAbortedError(f"expected a peer {' or '.join(CLIENTS)}, got {got!r}")
         self._check_epoch(peer)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from typing import Any
 
 from runtime_image.contract.enrolment import CURVE, Certificate
 
@@ -35,6 +36,16 @@ def tls_context(
             path = f"/proc/self/fd/{file.fileno()}"
             context.load_cert_chain(path, password=_no_password)
     return context
+
+
+def name_of(certificate: dict[str, Any]) -> str:
+    """Return the DNS name in a peer's certificate, as `getpeercert` gives one that was verified; ""
+    for one without, or with anything beside it."""
+    match certificate.get("subjectAltName"):
+        case (("DNS", str(name)),):
+            return name
+        case _:
+            return ""
 
 
 def _no_password() -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from runtime_image.link.credentials import Credentials
-from runtime_image.link.handshake_limits import HandshakeLimits, Source, source_of
+from runtime_image.link.handshake_limits import HandshakeLimits, source_of
 from runtime_image.link.tcp_state import is_silent
 from runtime_image.link.tls_socket import TlsSocket
 
@@ -38,7 +38,7 @@ class _Unfinished:
 
     sock: TlsSocket
     address: Any
-    source: Source
+    source: str
     since_s: float
 
 

@@ -8,7 +8,8 @@ from collections import Counter, defaultdict, deque
 import pytest
 
 from hosts.tls import limits
-from hosts.tls.limits import Limits, Refusal, source_of
+from hosts.tls.limits import Limits, Refusal
+from runtime_image.link.handshake_limits import source_of
 from tests.support.doses import amount
 
 SEQUENCES = amount(1_000, 100_000)

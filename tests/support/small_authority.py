@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -13,19 +16,76 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from runtime_image.contract.enrolment import EPOCH_SHIFT, SERVER_NAME, Certificate
 from runtime_image.link.credentials import Credentials
 
-DAY = timedelta(days=1)
-BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+HOUR: Final = timedelta(hours=1)
+DAY: Final = timedelta(days=1)
+VALID: Final = (-HOUR, DAY)
+BOTH: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A certificate with its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+    chain: tuple[x509.Certificate, ...] = ()
+    """Certificates that are sent with it."""
+
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes) -> Identity:
+        """Return the one with these PEM texts."""
+        private = serialization.load_pem_private_key(key, None)
+        assert isinstance(private, ec.EllipticCurvePrivateKey)
+        return cls(x509.load_pem_x509_certificate(certificate), private)
+
+    @property
+    def pem(self) -> str:
+        """Return the certificate with its chain."""
+        whole = (self.certificate, *self.chain)
+        return "".join(one.public_bytes(serialization.Encoding.PEM).decode() for one in whole)
+
+    @property
+    def key_pem(self) -> str:
+        """Return the key."""
+        return self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ).decode()
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write both to one file, as `ssl.SSLContext.load_cert_chain` takes them."""
+        (folder / f"{name}.pem").write_text(self.pem + self.key_pem)
+
+
+def authority(name: str = "fngate") -> Identity:
+    """Return an authority of its own."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return Identity(signed(subject, subject, key, key, (), VALID, is_authority=True), key)
+
+
+def issued(
+    signer: Identity,
+    *names: str,
+    valid: tuple[timedelta, timedelta] = VALID,
+    usages: Sequence[x509.ObjectIdentifier] = BOTH,
+    epoch: int = 1,
+) -> Identity:
+    """Return a certificate with DNS names that `signer` has signed; `valid` is relative to now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if names else "none")])
+    issuer = signer.certificate.subject
+    one = signed(subject, issuer, key, signer.key, names, valid, usages=usages, epoch=epoch)
+    return Identity(one, key)
 
 
 class SmallAuthority:
     """One authority; `pem` is its certificate."""
 
     def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "small authority")])
-        builder = self._builder(self._name, self._key, secrets.randbits(64), DAY)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        self.pem = _pem(builder.sign(self._key, hashes.SHA256()))
+        self._own = authority("small authority")
+        self.pem = self._own.pem
 
     def issue(
         self,
@@ -33,23 +93,11 @@ class SmallAuthority:
         *,
         epoch: int = 1,
         life: timedelta = DAY,
-        usages: tuple[x509.ObjectIdentifier, ...] = BOTH,
+        usages: Sequence[x509.ObjectIdentifier] = BOTH,
     ) -> Certificate:
-        """Return a certificate of `name`, which began two days ago if its life is negative."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([])
-        serial = epoch << EPOCH_SHIFT | secrets.randbits(EPOCH_SHIFT - 1)
-        builder = self._builder(subject, key, serial, life)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), False)
-        private = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        return Certificate(
-            certificate=_pem(builder.sign(self._key, hashes.SHA256())), key=private.decode()
-        )
+        """Return a certificate of `name`, which began two days ago."""
+        one = issued(self._own, name, valid=(-2 * DAY, life), usages=usages, epoch=epoch)
+        return Certificate(certificate=one.pem, key=one.key_pem)
 
     def credentials(self, name: str = SERVER_NAME, *, epoch: int = 1) -> Credentials:
         """Return credentials with a certificate of `name`."""
@@ -57,24 +105,37 @@ class SmallAuthority:
         made.replace(self.issue(name, epoch=epoch))
         return made
 
-    def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        serial: int,
-        life: timedelta,
-    ) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder()
-            .issuer_name(self._name)
-            .subject_name(subject)
-            .public_key(key.public_key())
-            .serial_number(serial)
-            .not_valid_before(now - 2 * DAY)
-            .not_valid_after(now + life)
+
+def signed(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signing: ec.EllipticCurvePrivateKey,
+    names: Sequence[str],
+    valid: tuple[timedelta, timedelta],
+    *,
+    usages: Sequence[x509.ObjectIdentifier] = (),
+    epoch: int = 1,
+    is_authority: bool = False,
+) -> x509.Certificate:
+    """Return a certificate with these contents; `valid` is relative to now."""
+    now = datetime.now(UTC)
+    serial = (epoch << EPOCH_SHIFT) | (x509.random_serial_number() >> (160 - EPOCH_SHIFT))
+    maker = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(serial)
+        .not_valid_before(now + valid[0])
+        .not_valid_after(now + valid[1])
+        .add_extension(
+            x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True
         )
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+    )
+    if names:
+        alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+        maker = maker.add_extension(alternative, critical=False)
+    if usages:
+        maker = maker.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    return maker.sign(signing, hashes.SHA256())

@@ -16,7 +16,8 @@ from typing import Final
 from runtime_image.contract.enrolment import SERVER_NAME
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import pack
-from tests.chaos.links import papers
+from tests.chaos.links import identities
+from tests.support.small_authority import authority, issued
 
 PATIENCE_S: Final = 5.0
 
@@ -46,11 +47,11 @@ async def elsewhere(folder: Path, mode: str = "closed") -> AsyncIterator[Path]:
 
 async def main(folder: Path, mode: str) -> None:
     """Listen until killed."""
-    genuine = papers.authority()
-    for name, paper in papers.hostile(genuine, "a", "b", 1).items():
-        paper.write(folder, name)
+    genuine = authority()
+    for name, identity in identities.hostile(genuine, "a", "b", 1).items():
+        identity.write(folder, name)
     (folder / "authority.pem").write_text(genuine.pem)
-    papers.issued(genuine, SERVER_NAME).write(folder, "own server")
+    issued(genuine, SERVER_NAME).write(folder, "own server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(folder / "own server.pem")

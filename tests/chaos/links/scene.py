@@ -32,12 +32,13 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.links.attacks import AT_REPLICA, AT_SERVER, Outcome, Target
 from tests.chaos.links.elsewhere import elsewhere
 from tests.chaos.links.good import GoodReplica
-from tests.chaos.links.papers import Paper, hostile
+from tests.chaos.links.identities import hostile
 from tests.chaos.links.served import GOOD, OTHER, TOKENS
 from tests.support import models
 from tests.support.caller import Caller
 from tests.support.dial_in.places import free_port, loopback
 from tests.support.process_server import server_process
+from tests.support.small_authority import Identity
 
 PHASES: Final = ("quiet", "elsewhere", "attack", "judged")
 FAR: Final = 'schema = 1\nmodel = "add_one.onnx"\n[device]\nhost = { kind = "dial-in" }\n'
@@ -253,11 +254,11 @@ def _linked(data: Path) -> list[tuple[str, int]]:
 
 
 def _target(server: Path, folder: Path, data: Path, id: str) -> Path:
-    """Write the target of a replica's listener, and the papers; return its path."""
+    """Write the target of a replica's listener, and the identities; return its path."""
     kept = (server / "link" / AUTHORITY_FILE).read_bytes()
-    genuine = Paper.load(kept, kept)
-    for name, paper in hostile(genuine, id, OTHER, 10**6).items():
-        paper.write(folder, name)
+    genuine = Identity.load(kept, kept)
+    for name, identity in hostile(genuine, id, OTHER, 10**6).items():
+        identity.write(folder, name)
     (folder / "authority.pem").write_text(genuine.pem)
     (record,) = [*data.rglob(f"{id}/replica.json")]
     listens = TlsAddress.parse(json.loads(record.read_text())["data"])

@@ -1,8 +1,8 @@
 """`fnctl` with a door of links over TLS in its process, which admits three replicas of the test:
 `python -m tests.chaos.links.served FOLDER serve ...`.
 
-FOLDER gets `target.json`, the papers, and every half second `seen.json`: what the admissions were
-asked, and the round trips of PINGs to the good replica.
+FOLDER gets `target.json`, the identities, and every half second `seen.json`: what the admissions
+were asked, and the round trips of PINGs to the good replica.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import FrameReader, LinkError, pack
 from runtime_image.link.reception import read_hello, welcome
 from tests.chaos.footprint import pause
-from tests.chaos.links import papers
+from tests.chaos.links import identities
+from tests.support.small_authority import Identity, issued
 
 GOOD: Final = "aaaa0001"
 OTHER: Final = "bbbb0002"
@@ -134,10 +135,10 @@ class Doors:
 
     def _write(self, door: LinkDoor, data: Path) -> None:
         kept = (data / "link" / AUTHORITY_FILE).read_bytes()
-        genuine = papers.Paper.load(kept, kept)
-        for name, paper in papers.hostile(genuine, GOOD, OTHER, EPOCH).items():
-            paper.write(self.folder, name)
-        papers.issued(genuine, replica_name(GOOD), epoch=EPOCH).write(self.folder, "good")
+        genuine = Identity.load(kept, kept)
+        for name, identity in identities.hostile(genuine, GOOD, OTHER, EPOCH).items():
+            identity.write(self.folder, name)
+        issued(genuine, replica_name(GOOD), epoch=EPOCH).write(self.folder, "good")
         (self.folder / "authority.pem").write_text(door.authority_pem)
         target = {
             "host": door.address.host,

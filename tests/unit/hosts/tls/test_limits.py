@@ -19,8 +19,8 @@ from hosts.tls.limits import (
     Limits,
     Refusal,
     Tally,
-    source_of,
 )
+from runtime_image.link.handshake_limits import source_of
 
 Begun = Refusal | None
 

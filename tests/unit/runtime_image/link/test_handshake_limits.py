@@ -17,7 +17,7 @@ from runtime_image.link.handshake_limits import (
 ONE, OTHER = source_of("10.0.0.1"), source_of("10.0.0.2")
 
 
-def burst(limits: HandshakeLimits, source: bytes, now: float) -> int:
+def burst(limits: HandshakeLimits, source: str, now: float) -> int:
     """Return how many handshakes may begin, each of which fails at once."""
     count = 0
     while limits.begin(source, now):
