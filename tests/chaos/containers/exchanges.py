@@ -111,8 +111,9 @@ class Sent:
 
     @property
     def runs_max(self) -> int:
-        """How often servers may read the request."""
-        return 2 if self.may_rerun else 1
+        """How often servers may read the request: the loss of a kept connection of a server that is
+        being killed is no send."""
+        return 3 if self.may_rerun else 1
 
     def forbidden(self, code: str, detail: str) -> bool:
         """Return whether the rules would have saved a request that got this 502."""
@@ -242,7 +243,7 @@ class Exchanges:
                     text = f"{name} has read {sent.kind} #{number} {count} times ({sent.retry})"
                     self.ledger.violated(text)
                 else:
-                    self.counts["run twice, as they may"] += count > 1
+                    self.counts["run again, as they may"] += count > 1
         lost = self.answered - {token for tokens in seen.values() for token in tokens}
         self.ledger.require(not lost, f"{len(lost)} right answers to requests that nobody read")
 
