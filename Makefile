@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz protocol attack gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients test-kubernetes tests-there decisions coverage ui chaos fuzz protocol attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 # What a server needs, for ENGINE and EXTRAS, and the dashboard, without starting one; `make install
 # ENGINE=` for Docker alone.
@@ -72,6 +72,11 @@ test-python:
 # index, once, and stay on the engine: eval "$(.ci/engine start)"
 test-apps: $(READY)
 	FN_TEST_APPS=1 $(BIN)/python -m pytest tests/e2e/test_app_pages.py
+
+# What fngate relies on of Kubernetes, in a namespace of its own of the cluster of a kubeconfig, by
+# kubectl: make test-kubernetes KUBECONFIG=... FN_TEST_KUBERNETES_IMAGE=an image with python3
+test-kubernetes: $(READY)
+	FN_TEST_KUBERNETES=$(KUBECONFIG) $(BIN)/python -m pytest tests/contract/test_kubernetes.py
 
 # LiteLLM's proxy and LangChain at /v1, KServe's clients and MLServer's command at /v2 and over gRPC;
 # their packages come from an index, about a minute each time.

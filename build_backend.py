@@ -45,7 +45,7 @@ __all__ = [
 warnings.filterwarnings("ignore", message="Compat editable installs")
 
 ROOT: Final = Path(__file__).parent
-IMAGE_FILES: Final = ("Dockerfile.runtime", "requirements.lock")
+IMAGE_FILES: Final = ("Dockerfile.runtime", "Dockerfile.server", "requirements.lock")
 """Files at the root of a checkout that `fnctl image build` reads; a wheel has them in
 `runtime_image`."""
 UI_PACKAGE: Final = "admin.ui"

@@ -37,6 +37,7 @@ from admin.deploy.python import PythonPackages
 from admin.gateway_process import check_extras, open_runner, start_root_tasks
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
+from admin.host_cluster import own_cluster
 from admin.host_sync import HostSync
 from admin.metrics import (
     BuildsSeen,
@@ -204,6 +205,7 @@ async def running(
             *(settings, store, manager, deploys, builds, history, reports, reports.failures),
             connections=hub.connections,
             tickets=Tickets(time.monotonic),
+            clusters=own_cluster(settings, door),
             settled=hub.settled,
         )
         page = _metrics(store, reports, hub)
@@ -511,6 +513,8 @@ async def make_manager(
         uids=parse_range(settings.replica_uids),
         engine_url=settings.docker_host,
         local_labels=settings.host_labels,
+        kubernetes=settings.kubernetes(),
+        has_images=driver.images is not None,
     )
     return Manager(
         *(section, driver, devices, _Linked(store.blobs), history, gpus, store.secrets, remote),

@@ -14,12 +14,11 @@ from registry.catalog import Catalog, Change, Deployed
 from registry.compilation import Compiled, memory_mib
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.functions import ExchangeLimits
-from registry.model.hosts import LOCAL_HOST
 from registry.model.revisions import pool_key
-from registry.names import HOST_LABEL
 from registry.spec import (
     candidate_of,
     golden_of,
+    host_labels,
     may_rerun,
     park_of,
     prepared_of,
@@ -67,7 +66,7 @@ class PoolSync:
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle, compiled = self._bundle_of(one.revision.bundle), self._compiled_of(one)
-            spec = pool_spec(one, bundle, self._manager.driver.kind, compiled)
+            spec = pool_spec(one, bundle, compiled)
             self._manager.define(spec, binding(one, bundle, compiled))
         if numbers:
             self._defined[namespace, name] = numbers
@@ -75,11 +74,8 @@ class PoolSync:
             self._defined.pop((namespace, name), None)
 
 
-def pool_spec(
-    deployed: Deployed, bundle: Bundle, driver: str = "", compiled: Sequence[Compiled] = ()
-) -> PoolSpec:
-    """Return the part of a revision that the manager's decisions need; `driver` is that of the
-    manager's machine."""
+def pool_spec(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = ()) -> PoolSpec:
+    """Return the part of a revision that the manager's decisions need."""
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
@@ -100,7 +96,7 @@ def pool_spec(
         memory_mib=max(_measured_mib(deployed, compiled), _served_mib(deployed, bundle)),
         batches=batch_max > 1,
     )
-    return with_server(with_hosts(spec, deployed, required, driver), deployed)
+    return with_server(with_hosts(spec, deployed, required), deployed)
 
 
 def optimised_files(deployed: Deployed) -> tuple[BundleFile, ...]:
@@ -115,22 +111,17 @@ def _served_mib(deployed: Deployed, bundle: Bundle) -> float:
     return (candidate.size if candidate else bundle.size) / 2**20
 
 
-def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) -> PoolSpec:
+def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle) -> PoolSpec:
     """Return `spec` with the constraints and preferences of the hosts for its replicas.
 
-    A model runs under any driver. A server runs under the driver that its deploy was checked for;
-    folders that it mounts and Python environments are this machine's, unless its manifest names
-    other hosts.
+    A model runs on any host. A server runs on hosts with the ability for it.
     """
     revision, server = deployed.revision, deployed.revision.server
-    labels = dict(revision.device.host)
-    if server and (server.mounts or server.python) and not labels:
-        labels = {HOST_LABEL: LOCAL_HOST}
     return replace(
         spec,
         may_rerun=server is None and may_rerun(deployed),
-        labels=tuple(sorted(labels.items())),
-        driver=driver if server else "",
+        labels=tuple(sorted(host_labels(revision).items())),
+        ability=server.ability if server else None,
         spread=deployed.function.scaling.spread,
         files=bundle.digest if bundle.files else "",
         file_hosts=deployed.function.scaling.file_hosts,
@@ -199,6 +190,7 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = (
         variants={one.target.device: one for one in compiled},
         golden=golden_of(deployed),
         park_mib=park.host_mib if park else 0.0,
+        preemptible=deployed.function.scaling.is_preemptible,
     )
 
 

@@ -28,6 +28,7 @@ from gateway.admission.hosts import LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
+from pool_manager.hosts.settings import ACCOUNT, KubernetesSettings
 from pool_manager.image_names import check_pattern
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
@@ -124,9 +125,9 @@ class Settings(BaseSettings):
     takes a JSON list, or items separated by commas."""
     data: Path = Path("~/.fngate")
     """Folder for everything that is kept: functions, models, keys, history and logs."""
-    cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
+    cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=0, le=256)
     """Replicas that the CPU runs at once. A start counts, an idle replica takes memory only: see
-    `FN_HOST_MEMORY_MIB`."""
+    `FN_HOST_MEMORY_MIB`. 0 where only other hosts run replicas."""
     gpus: str = Field("all", min_length=1, max_length=4096)
     """GPUs for replicas: `all`, `none`, or numbers and UUIDs separated by commas, such as
     `0,GPU-5d3f…`, or `1:0` for a MIG slice. A GPU that does not exist is an error."""
@@ -210,6 +211,10 @@ class Settings(BaseSettings):
     link_address: Annotated[str, AfterValidator(_checked_link)] = ""
     """Address and port that those replicas dial, such as `10.0.0.5:7444`. Empty for the one of
     `FN_LINK_LISTEN`, unless that stands for all addresses of this machine."""
+    kubernetes_account: Path = ACCOUNT
+    """Folder of the service account by which a server in a Kubernetes cluster reaches its API
+    server, for `fnctl host add --kubernetes`: with the files `token`, `ca.crt` and `namespace`. The
+    kubelet makes this one in Pods, and sets `KUBERNETES_SERVICE_HOST` and `..._PORT` there."""
     ping_s: float = Field(5.0, ge=0.05, le=3600.0)
     """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     usage_days: int = Field(400, ge=1, le=3650)
@@ -389,7 +394,7 @@ class Settings(BaseSettings):
             log_dir=self.data / "logs",
             cpu_slots=self.cpu_slots,
             gpus=self.gpus,
-            threads_per_slot=max(1, cores // self.cpu_slots),
+            threads_per_slot=max(1, cores // max(1, self.cpu_slots)),
             memory_mib=self.memory_mib,
             caps_all=self.driver == "docker",
             host_memory_mib=self.host_memory_mib,
@@ -412,6 +417,16 @@ class Settings(BaseSettings):
         given = self.uv_config
         config = given and given.expanduser().absolute()
         return EnvironmentSettings(config, self.environment_mib * 2**20)
+
+    def kubernetes(self) -> KubernetesSettings:
+        """Return the section of hosts in the cluster that this server runs in. Raises BadRequest
+        for a port that is none."""
+        environment = os.environ  # noqa: TID251 - this is the module that reads it
+        host = environment.get("KUBERNETES_SERVICE_HOST", "")
+        port = environment.get("KUBERNETES_SERVICE_PORT", "443")
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise BadRequest(f"KUBERNETES_SERVICE_PORT: expected a TCP port, got {port[:64]!r}")
+        return KubernetesSettings(self.kubernetes_account, host, int(port))
 
     def _mounts(self) -> MountRules:
         """Return the rules for mounts; what belongs to the server itself is guarded from them."""

@@ -206,6 +206,7 @@ def function_detail(deployed: Deployed, row: f.FunctionRow) -> f.FunctionDetail:
         limits=function.limits,
         spread=function.scaling.spread,
         file_hosts=function.scaling.file_hosts,
+        preemptible=function.scaling.is_preemptible,
         aliases=list(function.aliases),
         signature=revision.signature,
         content_types=content_types(revision.signature, revision.inputs),

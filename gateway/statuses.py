@@ -68,6 +68,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.RevokedNotStored: 503,
     errors.DriverError: 503,
     errors.StartRefused: 503,
+    errors.PlacementRefused: 503,
     errors.EngineDown: 503,
     errors.HostDown: 503,
     errors.ServerAway: 503,

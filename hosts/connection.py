@@ -12,6 +12,7 @@ from typing import Any
 import asyncssh
 import structlog
 
+from hosts.back_off import back_off_s
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost, Unreachable, shown
 from hosts.link import Link, Timing
@@ -168,7 +169,8 @@ class HostConnection:
                 is_refusal = await self._live()
                 if loop.time() - begun_s >= self._timing.steady_s:
                     failures = 0
-                wait_s = back_off_s(self._timing, failures, random.random())  # noqa: S311
+                timing, chance = self._timing, random.random()  # noqa: S311
+                wait_s = back_off_s(timing.back_off_s, timing.back_off_max_s, failures, chance)
                 await asyncio.sleep(self._timing.refused_s if is_refusal else wait_s)
                 failures += 1
         finally:
@@ -288,9 +290,3 @@ class HostConnection:
         self._forwards.clear()
         self._listeners.clear()
         await self._tasks.close()
-
-
-def back_off_s(timing: Timing, failures: int, chance: float) -> float:
-    """Return the seconds before the next login; `chance` is between 0 and 1."""
-    whole_s = min(timing.back_off_max_s, timing.back_off_s * 2.0 ** min(failures, 32))
-    return whole_s * (0.5 + 0.5 * chance)

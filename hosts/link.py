@@ -45,10 +45,9 @@ T = TypeVar("T")
 class Timing:
     """Seconds. A silent connection has ended after 4 x `keepalive_s`.
 
-    The wait after the n-th failure in a row is between half of `back_off_s` x 2^n and all of it, at
-    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row. After a refused
-    key the wait is `refused_s`: programs such as fail2ban block clients that fail 5 times in 10
-    minutes.
+    The wait after a failure is that of `hosts.back_off` with `back_off_s` and `back_off_max_s`. A
+    connection that stood for `steady_s` begins a new row. After a refused key the wait is
+    `refused_s`: programs such as fail2ban block clients that fail 5 times in 10 minutes.
     """
 
     keepalive_s: float = 2.0

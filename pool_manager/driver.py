@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
+from registry.model.hosts import Ability
 from runtime_image.contract.control import ReplicaRecord
 
-Exits = Subscribers[[str, str]]
-"""Subscribers that are notified once per replica, in the event loop's thread, with its id and a
-description of its exit."""
+
+class Exit(NamedTuple):
+    """How a replica has ended, by itself or by others."""
+
+    how: str
+    """Description, as "exited with code 1"."""
+    is_eviction: bool = False
+    """Whether its engine has taken its place for something else: nothing is wrong with it."""
+
+
+Exits = Subscribers[[str, Exit]]
+"""Subscribers that are notified once per replica, in the event loop's thread, with its id and its
+exit."""
 EngineLosses = Subscribers[[str]]
 """Subscribers that are notified in the event loop's thread, with the reason, when the engine behind
 a driver stops answering."""
@@ -45,6 +56,8 @@ class DriverFacts(Protocol):
     is_contained: bool
     """Whether code of functions runs in containers: without the server's rights, and without the
     programs of this machine."""
+    abilities: frozenset[Ability]
+    """What its replicas can run beside models."""
     images: Images | None
     """Images that servers may run, None under a driver that runs none."""
 

@@ -19,7 +19,7 @@ from pool_manager.driver import Driver, EngineLosses, Exits, Processes
 from pool_manager.ports import Binding, ControlConnections, Gpus
 from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
-from registry.model.hosts import Host
+from registry.model.hosts import Ability, Host
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.enrolment import FetchedFile
 from runtime_image.contract.link import VERSION
@@ -155,6 +155,16 @@ class HostFacts:
     """Whether all of its replicas run in containers, which may lack a network."""
     has_own_clock: bool
     """Whether times of its replicas cannot be compared with those of this process."""
+    abilities: frozenset[Ability] = frozenset()
+    """What its replicas can run beside models."""
+    pulls_images: bool = False
+    """Whether its engine pulls the images of servers by their references, as that of a cluster:
+    this server neither looks at them nor sends them, a mount is the name of a volume claim there,
+    and no capabilities are granted."""
+    digest_of: Callable[[str], str] | None = None
+    """Returns the digest of the image of a replica's server by the replica's id, as its engine has
+    pulled it, "sha256:..." alone or at the end; "" if it does not tell. None where this server
+    looks at images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,10 @@ class HostView:
     clock_offset_s: float | None = None
     transfer: str = ""
     transferred_bytes: int | None = None
+    abilities: frozenset[Ability] = frozenset()
+    """As in `HostFacts`, like the next two."""
+    is_contained: bool = False
+    pulls_images: bool = False
 
 
 class ReplicaHost(Protocol):
@@ -203,11 +217,14 @@ class ReplicaHost(Protocol):
     name: str
     transport: HostTransport
     files: HostFiles
-    facts: HostFacts
     exits: Exits
     """Those of its driver."""
     engine_losses: EngineLosses
     """Those of its driver, while the host can be reached."""
+
+    @property
+    def facts(self) -> HostFacts:
+        """What is known of it from the beginning."""
 
     @property
     def driver(self) -> Driver:
@@ -244,6 +261,10 @@ class HostEngine(Protocol):
     """Serves one host or several, which it announces and withdraws through its owner's services
     (`hosts/services.py`). For each of them it reports HostUp once replicas can be started, and
     HostUnreachable when it is lost, unless it is this machine."""
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with all of its hosts, or why it has none; "" for nothing."""
 
     why_kept: str
     """Why its definition cannot be changed or removed by the admin API, "" if it can."""

@@ -25,6 +25,9 @@ _PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _PATTERN: Final = re.compile(rf"{_PART}(?::[0-9]{{1,5}}(?=/))?(?:/{_PART})*(?:/\*)?")
 _ID: Final = re.compile(r"sha256:.*|(?:[0-9a-f]{4,64})")
 """Texts that engines may take for the id of an image, or for the beginning of one."""
+_DIGEST: Final = re.compile(r"(?<![0-9a-z])sha256:[0-9a-f]{64}\Z")
+IMAGE_DIGEST: Final = "image_digest"
+"""Member of a trial's report: `HostFacts.digest_of`. A replica cannot set it."""
 
 
 class Reference(NamedTuple):
@@ -73,6 +76,16 @@ def _is_registry(part: str) -> bool:
 def may_be_id(text: str) -> bool:
     """Return whether an engine may take a text for an image's id, in full or shortened."""
     return _ID.fullmatch(text) is not None
+
+
+def pinned_by(reference: str, digest: str) -> str:
+    """Return the reference of an image by a digest that an engine reports, which may stand behind a
+    name; "" for anything else."""
+    found = _DIGEST.search(digest)
+    try:
+        return f"{Reference.parse(reference).full_repository()}@{found[0]}" if found else ""
+    except DriverError:
+        return ""
 
 
 def check_pattern(text: str) -> str:

@@ -23,7 +23,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, PoolSpec, Replica
-from pool_manager.driver import Driver, DriverFacts
+from pool_manager.driver import Driver
 from pool_manager.fleet import FleetImages
 from pool_manager.golden import GoldenSamples
 from pool_manager.gpus.occupancy import GpuOccupancy
@@ -108,7 +108,7 @@ class Manager:
             settings.standbys,
             settings.gpu_standbys,
             host_lost_s=settings.host_lost_s,
-            driver=driver.kind,
+            abilities=driver.abilities,
         )
         self._bindings: dict[str, Binding] = {}
         self._use = UsageMonitor(
@@ -160,6 +160,7 @@ class Manager:
             self.submit,
             bundles.path,
             lambda record: self._launcher.rewrite(record),  # made later
+            lambda name: self._launcher.is_answering(name),
             self._tasks,
             self._clock,
             self._wall,
@@ -256,11 +257,6 @@ class Manager:
         self._use.flush(is_last=True)
         await self._hosts.close_own()
 
-    @property
-    def driver(self) -> DriverFacts:
-        """What is known of the driver of this machine."""
-        return self._fleet.first.driver
-
     def define_host(self, host: Host) -> None:
         """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.
         Hosts that replicas of an earlier manager may be on are defined before `start`.
@@ -286,6 +282,14 @@ class Manager:
     def host(self, name: str) -> HostView | None:
         """Return a host, None if there is none of this name."""
         return self._hosts.view(name, self._machine)
+
+    def hosts_of(self, name: str) -> list[HostView]:
+        """Return the hosts of a definition by name: none for one whose hosts are not known yet."""
+        return self._hosts.views_of(name, self._machine)
+
+    def complaint_of(self, name: str) -> str:
+        """Return what is wrong with all hosts of a definition, "" for nothing."""
+        return self._hosts.complaint_of(name)
 
     def subscribe_hosts(self, receiver: Callable[[str], None]) -> Callable[[], None]:
         """Call `receiver` with the name of each host whose view changed, also after its removal;

@@ -39,10 +39,13 @@ KINDS: Final = ("process", "standby", "ahead", "trial", "build")
 """How a replica starts: as a new process, from a standby, as a standby, for a trial, or for a
 build."""
 _KIND_OF: Final = {"standby": "ahead", "trial": "trial", "build": "build"}
-OUTCOMES: Final = ("ready", "failed", "dropped")
-"""Outcomes of a start; a dropped start was no longer needed."""
+OUTCOMES: Final = ("ready", "failed", "dropped", "refused")
+"""Outcomes of a start; a dropped start was no longer needed, a refused one had no place on its
+host, or lost it before it was ready."""
 WHEN: Final = ("starting", "serving")
-EVICTIONS: Final = ("idle", "busy")
+EVICTIONS: Final = ("idle", "busy", "engine")
+"""Whose place was taken: that of an idle or a busy replica for another function, or that of any
+replica by the engine of its host for others."""
 COLD_STARTS: Final = ("ready", "failed")
 WAKES: Final[tuple[WakeOutcome, ...]] = get_args(WakeOutcome)
 """Outcomes of wakes of parked replicas."""
@@ -72,8 +75,8 @@ def reason_in(text: str) -> str:
 class Counts:
     """Counts since the server's start.
 
-    Starts by kind and outcome; failures of replicas by `WHEN` and reason; evictions by the victim's
-    activity (`EVICTIONS`); cold starts by outcome; MiB freed by device; pools whose batching was
+    Starts by kind and outcome; failures of replicas by `WHEN` and reason; evictions (`EVICTIONS`);
+    cold starts by outcome; MiB freed by device; pools whose batching was
     refuted; defects of the manager by step.
     """
 
@@ -107,12 +110,13 @@ class Counts:
 @dataclass(slots=True)
 class _Counted:
     """State of one replica for counting. `starting` is its kind until it has started, then "".
-    `failed`: its end was not requested. `is_leaving`: it drains. `is_over`: it is being
-    released."""
+    `failed`: its end was not requested. `refused`: the engine of its host ended it. `is_leaving`:
+    it drains. `is_over`: it is being released."""
 
     devices: tuple[str, ...]
     starting: str = ""
     failed: bool = False
+    refused: bool = False
     is_leaving: bool = False
     is_over: bool = False
     memory_mib: float = 0.0
@@ -149,6 +153,9 @@ class ReplicaCounter:
                 self._started(life, "ready")
             case events.NotIdle():
                 life.is_leaving = False
+            case events.Lost() if event.refused_s:
+                life.refused = not life.is_over
+                self.counts.evictions["engine"] += event.is_eviction and not life.is_over
             case events.Lost() if not (life.is_leaving or life.is_over):
                 if not life.starting:
                     log.warning(
@@ -193,7 +200,8 @@ class ReplicaCounter:
         elif reason.startswith((GAVE_WAY, MAKES_ROOM)):
             self.counts.evictions["busy"] += 1
         life.is_over = True
-        self._started(life, "failed" if life.failed else "dropped")
+        ended = "failed" if life.failed else "refused" if life.refused else "dropped"
+        self._started(life, ended)
 
     def _started(self, life: _Counted, outcome: str) -> None:
         if life.starting:

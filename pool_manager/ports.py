@@ -99,6 +99,9 @@ class Binding:
     golden: Golden | None = None
     park_mib: float = 0.0
     """MiB of host memory that a server takes besides while it sleeps, 0 for one that does not."""
+    preemptible: bool = False
+    """Whether other users of a cluster may take the place of its replicas; without effect on hosts
+    that this server alone gives work."""
 
     def on(self, device: Device | None) -> Binding:
         """Return what a replica on a device gets: with the compiled model for its type, if any, or

@@ -136,12 +136,10 @@ def occupancies(machine: Machine, views: GpuViews) -> list[Occupancy]:
             continue
         for id in replica.devices:
             there.setdefault(id, []).append(replica)
-    cordons = machine.cordons()
     return [
         _occupancy(
             device,
             there.get(device.id, []),
-            cordons.get(device.id, ""),
             kept_mib[device.id],
             ledger,
             views(device),
@@ -153,14 +151,13 @@ def occupancies(machine: Machine, views: GpuViews) -> list[Occupancy]:
 def _occupancy(
     device: Device,
     replicas: list[Replica],
-    cordon: str,
     kept_mib: float,
     ledger: Ledger,
     view: GpuView | None,
 ) -> Occupancy:
     charged = {one.id: ledger.charge_of(one.id) for one in replicas}
     parked = tuple(id for id, charge in charged.items() if charge.is_parked)
-    state, reason = _state(replicas, cordon, is_held=len(parked) < len(replicas))
+    state, reason = _state(device.id, replicas, ledger, is_held=len(parked) < len(replicas))
     charged_mib = kept_mib + sum(charge.memory_mib for charge in charged.values())
     stuck_mib = sum(charged[one.id].memory_mib for one in replicas if _is_stuck(one))
     return Occupancy(
@@ -189,14 +186,19 @@ def _is_stuck(replica: Replica) -> bool:
     return replica.state is State.RELEASING and replica.deadline_s < inf
 
 
-def _state(replicas: list[Replica], cordon: str, *, is_held: bool) -> tuple[DeviceState, str]:
+def _state(
+    device: str, replicas: list[Replica], ledger: Ledger, *, is_held: bool
+) -> tuple[DeviceState, str]:
     """Return a device's state and reason: a cordon takes precedence over a quarantine, and that
-    over "taken". A device whose replicas all sleep is free."""
-    if cordon:
-        return "cordoned", cordon
+    over "taken". A device whose replicas all sleep is free. One that is refused to new replicas is
+    taken: others have it."""
+    if device in ledger.cordons:
+        return "cordoned", ledger.cordons[device].reason
     for replica in replicas:
         if _is_stuck(replica):
             return "quarantined", f"{replica.id}: {replica.why}"
+    if device in ledger.refusals:
+        return "taken", f"refused: {ledger.refusals[device].reason}"
     return ("taken", "") if is_held else ("free", "")
 
 

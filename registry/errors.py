@@ -446,6 +446,20 @@ class StartRefused(DriverError):
     title = "The replica cannot start"
 
 
+class PlacementRefused(DriverError):
+    """The engine of a host has no place for a replica now: its scheduler, a quota or its admission
+    has refused it. No function is at fault, and another place may do."""
+
+    code = "placement_refused"
+    title = "The engine has no place for the replica"
+
+    def __init__(self, message: str, *, refused_s: float = 30.0, **options: Any) -> None:
+        """`message` has the engine's own words. `refused_s` are the seconds for which the devices
+        of the replica take nothing; `options` as for every error."""
+        super().__init__(message, **options)
+        self.refused_s = refused_s
+
+
 class EngineDown(DriverError):
     """The container engine does not answer; running replicas may continue."""
 

@@ -11,6 +11,7 @@ from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model.bundles import BundleFile
 from registry.model.functions import ExchangeLimits, Health
+from registry.model.hosts import LOCAL_HOST
 from registry.model.parks import EngineCall, ParkProfile, engine_of, lacking
 from registry.model.profiles import Golden, Optimised, Prepared, Profile
 from registry.model.revisions import DeviceNeed, Revision
@@ -20,6 +21,7 @@ from registry.model.servers import (
     HOST_OF_LOOPBACK,
     ServerSettings,
 )
+from registry.names import HOST_LABEL
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.parks import ParkHooks
 from runtime_image.contract.precision import RULES, Optimisation
@@ -211,6 +213,15 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         oip_version=revision.oip_version,
         optimised=candidate.path if candidate else "",
     )
+
+
+def host_labels(revision: Revision) -> dict[str, str]:
+    """Return the labels that the hosts of a revision must have. Folders that its server mounts and
+    its Python packages are this machine's, unless its manifest names other hosts."""
+    labels, server = dict(revision.device.host), revision.server
+    if server and (server.mounts or server.python) and not labels:
+        return {HOST_LABEL: LOCAL_HOST}
+    return labels
 
 
 def may_rerun(deployed: Deployed) -> bool:

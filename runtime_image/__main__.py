@@ -1,4 +1,7 @@
-"""Entry point of a replica: `python -I -m runtime_image RUN_DIR`."""
+"""Entry point of a replica: `python -I -m runtime_image RUN_DIR [ENTRANCE]`.
+
+ENTRANCE is the path of its entrance, if that is not in RUN_DIR.
+"""
 
 import gc
 import os
@@ -21,12 +24,18 @@ if __name__ == "__main__":
     from runtime_image.link.record import RecordRefused, engine_of
 
     enrolment, begun_s = None, FIRST_LINE_S
-    if (Path(sys.argv[1]) / ENTRANCE_FILE).exists():
+    entrance = Path(sys.argv[2]) if sys.argv[2:] else Path(sys.argv[1]) / ENTRANCE_FILE
+    if sys.argv[2:]:
+        # Of an engine that sets no limits of processes: a core dump would lie on its node.
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.argv[2:] or entrance.exists():
         # Of replicas that dial in: `ssl` takes 10 ms.
         from runtime_image.replica.entrance import enrol
 
         try:
-            enrolment, begun_s = enrol(Path(sys.argv[1])), time.monotonic()
+            enrolment, begun_s = enrol(entrance), time.monotonic()
         except RecordRefused as error:
             print(f"fngate replica: {error}", flush=True)  # noqa: T201 - the log is this
             sys.exit(error.exit_code)

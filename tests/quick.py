@@ -52,6 +52,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "gateway/proxy/websocket": ("property/test_websocket_frames.py",),
     "gateway/v1/": ("property/test_model_bodies.py", "property/test_event_streams.py"),
+    "hosts/kubernetes/": ("contract/test_api_faults.py", "contract/test_kubernetes_double.py"),
     "pool_manager/core/": (
         "property/test_machine.py",
         "property/test_placement.py",
@@ -65,6 +66,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "pool_manager/fleet.py": ("contract/test_hosts.py",),
     "pool_manager/host.py": ("contract/test_hosts.py",),
     "pool_manager/hosts/": ("contract/test_hosts.py",),
+    "pool_manager/hosts/kubernetes/": ("integration/test_kubernetes.py",),
     "pool_manager/drivers/process": ("contract/test_processes.py",),
     "registry/errors.py": ("unit/gateway/grpc/test_codes.py", "unit/gateway/test_problems.py"),
     "registry/path_rules.py": ("property/test_path_rules.py",),

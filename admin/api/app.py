@@ -148,7 +148,7 @@ class Admin:
         advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, deploys.runner, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
-        hosts = HostRoutes(store.hosts, manager, HostLogins(), wall)
+        hosts = HostRoutes(store.hosts, manager, HostLogins(), context.clusters, wall)
         handlers = Handlers(
             FunctionRoutes(
                 store,

@@ -12,6 +12,7 @@ from admin.deploy.builds import Builds
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
+from admin.host_cluster import HostClusters
 from admin.settings import Settings
 from admin.store import Store
 from gateway.admission.callers import Caller
@@ -41,4 +42,6 @@ class AdminContext:
     failures: RecentFailures
     connections: AskConnections
     tickets: Tickets
+    clusters: HostClusters
+    """Of the cluster that the server runs in."""
     settled: Settled = at_once

@@ -106,8 +106,9 @@ class OperateRoutes:
         }
         match = request.headers.get("If-Match")
         function = await self._deploys.rescale(request.match_info["name"], match, changes)
-        scaling, warnings = asdict(function.scaling), self._deploys.warnings(function.name)
-        answer = Scaled(name=function.name, warnings=warnings, **scaling)
+        scaling, warnings = function.scaling, self._deploys.warnings(function.name)
+        told = {**asdict(scaling), "preemptible": scaling.is_preemptible}
+        answer = Scaled(name=function.name, warnings=warnings, **told)
         return json_answer(answer, OK, {"ETag": etag(function)})
 
     async def warm(self, request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ from typing import Final
 import typer
 
 from admin.cli.errors import EXIT_CODES
+from admin.cli.kubernetes import verb as kubernetes
 from admin.cli.options import root_options
 from admin.cli.root import Root
 from admin.cli.verbs import (
@@ -80,6 +81,7 @@ COMMANDS: Final[dict[str, dict[str, Callable[..., None] | typer.Typer]]] = {
         "host": host.app,
         "image": image.app,
         "env": env.app,
+        "kubernetes": kubernetes.app,
         "backup": backup.backup,
         "restore": backup.restore,
     },

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "init", "dev", "image", "ui", "open", "restore")
+LOCAL: Final = ("serve", "init", "dev", "image", "kubernetes", "ui", "open", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"

@@ -278,6 +278,8 @@ def render_scale(scaled: d.functions.Scaled) -> str:
         text += ", not spread over hosts"
     if scaled.file_hosts != 1:
         text += f", files on {scaled.file_hosts} hosts"
+    if scaled.preemptible == (scaled.min > 0):
+        text += ", preemptible" if scaled.preemptible else ", not preemptible"
     return text
 
 

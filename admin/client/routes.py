@@ -124,7 +124,14 @@ REMOVE_SECRET: Final = Route("DELETE", "/secrets/{}", lambda: d.server.RemovedSe
 HOSTS: Final = ListRoute("GET", "/hosts", lambda: d.hosts.HostRow)
 HOST: Final = Route("GET", "/hosts/{}", lambda: d.hosts.HostDetail)
 ADD_HOST: Final = BodyRoute(
-    "POST", "/hosts", lambda: d.hosts.NewHost, lambda: d.requests.HostRequest, timeout_s=HOST_S
+    "POST", "/hosts", lambda: d.hosts.NewHost, lambda: d.requests.SshHostRequest, timeout_s=HOST_S
+)
+ADD_CLUSTER: Final = BodyRoute(
+    "POST",
+    "/hosts",
+    lambda: d.hosts.NewHost,
+    lambda: d.requests.KubernetesHostRequest,
+    timeout_s=HOST_S,
 )
 CHANGE_HOST: Final = BodyRoute(
     "PATCH",

@@ -350,7 +350,7 @@ class Builds:
         earlier = next(like, None)
         timing = earlier.timing_cache if earlier else None
         order = order_of(target, earlier, self._delay_s)
-        spec = pool_spec(deployed, bundle, self._manager.driver.kind)
+        spec = pool_spec(deployed, bundle)
         bound = binding(deployed, bundle)
         assert isinstance(bound.spec, ModelSpec)
         need_mib = BUILD_MIB + BUILD_SESSIONS * spec.memory_mib

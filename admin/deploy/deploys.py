@@ -20,6 +20,7 @@ from admin.deploy.oip import same_version
 from admin.deploy.operations import SWITCH, OperationRunner, Phase, Work
 from admin.deploy.plan import (
     Plan,
+    are_images_given,
     check_code,
     check_device,
     check_host,
@@ -107,7 +108,7 @@ class Deploys:
         self._requests = RequestReader()
         self._checked = Shares("deploy requests are being checked", CHECKED_MAX)
         self._removal = Removal(store, models)
-        self._needs = HostNeeds(store, mounts or MountRules())
+        self._needs = HostNeeds(store, mounts or MountRules(), manager.hosts)
         self.packages = packages
         self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(
@@ -268,10 +269,11 @@ class Deploys:
     async def _plan(self, name: str, request: DeployRequest, caller: Caller) -> Plan:
         asked = await self._requests.read(caller.id, name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
+        hosts = self._manager.hosts()
         check_device(draft, self._manager.devices())
-        check_host(draft, self._manager.hosts())
-        check_trial(draft, self._manager.hosts())
-        check_code(draft, self._manager.driver, caller.scopes)
+        check_host(draft, hosts)
+        check_trial(draft, hosts)
+        check_code(draft, hosts, caller.scopes)
         return draft
 
     def _check_files(self, draft: Plan) -> None:
@@ -314,9 +316,14 @@ class Deploys:
         phase: Phase,
     ) -> OperationResult:
         try:
-            async with self.runner.aside(operation.id):
-                pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
-            hidden = await self.pins.hidden(pinned)
+            hidden: list[str] = []
+            if are_images_given(draft.revision, self._manager.hosts()):
+                known = self._store.catalog.find(operation.name) if not request.pull else None
+                pinned = await self.pins.given(server, operation, known)
+            else:
+                async with self.runner.aside(operation.id):
+                    pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
+                hidden = await self.pins.hidden(pinned)
             draft = replace(draft, revision=replace(draft.revision, server=pinned))
             result = await self._deployed(draft, request, operation, phase)
             if result.server is not UNSET:

@@ -22,6 +22,7 @@ from admin.deploy.image_rules import (
 from admin.deploy.operations import Phase
 from admin.store import Store
 from admin.text import size
+from pool_manager.image_names import pinned_by
 from pool_manager.images import FoundImage, Images, PullProgress, RemovedImage
 from registry.catalog import Deployed
 from registry.errors import DriverError, NoRoom, Refused, WrongScope
@@ -108,6 +109,36 @@ class ImagePins:
         check_user(pinned, self._reserved(), operation.scopes)
         return replace(pinned, port=server.port or _only_port(found, image.reference))
 
+    async def given(
+        self, server: ServerSettings, operation: Operation, known: Deployed | None
+    ) -> ServerSettings:
+        """Return the settings with their image as the manifest names it, for hosts that pull it
+        themselves. `known` is the function as it is deployed, unless its image is to be pulled
+        again: the digest by which that has the same image stays. Raises Refused without a port,
+        WrongScope if the operation's scopes do not allow the image, or the user that it is to have:
+        one that was built here is another one in a registry."""
+        image = server.image
+        assert image is not None
+        source = await self.source(image, operation.scopes)
+        if not source.may_pull:
+            raise WrongScope(
+                f"server.image: expected an image of FN_IMAGES, got {image.reference}, which was"
+                " built on the server's machine, while its hosts pull it from a registry: this"
+                f" needs the scope admin, the key has {', '.join(operation.scopes)}"
+            )
+        if server.user:
+            check_user(server, self._rules.ids, operation.scopes)
+        if not server.port:
+            raise Refused(
+                f"server.port: expected a port, as the hosts of {image.reference} pull it"
+                " themselves, so that it is not looked at; name one: --port N"
+            )
+        before = known.revision.server.image if known and known.revision.server else None
+        is_same = before is not None and (before.reference, before.id) == (image.reference, "")
+        digest = before.digest if before is not None and is_same else ""
+        digest = pinned_by(source.reference, source.reference) or digest
+        return replace(server, image=ServerImage(image.reference, "", digest))
+
     def _reserved(self) -> ReservedIds:
         is_mapped = self._images is not None and self._images.maps_users
         return replace(self._rules.ids, is_mapped=is_mapped)
@@ -129,7 +160,7 @@ class ImagePins:
             if server is None or server.image is None or user_of(server) is not None:
                 continue
             id = server.image.id
-            if id not in self._users and (found := await images.find(id)):
+            if id and id not in self._users and (found := await images.find(id)):
                 self._users[id] = found.user
 
     async def _hold(
@@ -193,7 +224,7 @@ class ImagePins:
         do by hand.
         """
         server, images = deployed.revision.server, self._images
-        if server is None or server.image is None or images is None:
+        if server is None or server.image is None or images is None or not server.image.id:
             return False
         image = server.image
         if await images.find(image.id) is not None:
@@ -263,7 +294,7 @@ class ImagePins:
     def _needed(self) -> set[str]:
         servers = (one.revision.server for one in self._store.catalog.every())
         images = (server.image.id for server in servers if server and server.image)
-        return {*images, *self._held.values()}
+        return {*filter(None, images), *self._held.values()}
 
 
 async def _unseen(_phase: str) -> None:

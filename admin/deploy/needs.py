@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from admin.deploy.plan import Plan
+from admin.deploy.plan import Plan, are_images_given
 from admin.deploy.upstream_keys import upstream_secret
 from admin.store import Store
+from pool_manager.host import HostView
 from pool_manager.mounts import MountRules
 from registry.errors import Conflict, DriverError, Refused, Unknown
 from registry.model.revisions import Revision
@@ -18,16 +20,20 @@ from registry.upstream_keys import key_of
 class HostNeeds:
     """Checks of this host for deploys and rollbacks. They start nothing."""
 
-    def __init__(self, store: Store, mounts: MountRules) -> None:
+    def __init__(
+        self, store: Store, mounts: MountRules, hosts: Callable[[], Iterable[HostView]]
+    ) -> None:
+        """`hosts` returns all hosts as they are now."""
         self._store = store
         self._mounts = mounts
+        self._hosts = hosts
 
     async def check(self, revision: Revision) -> None:
         """Raise Refused if a revision needs a secret that is missing or unreadable, or a mount that
         is not allowed; StoreUnavailable."""
         if revision.server is not None:
             await self._check_secrets(revision.server)
-            await self._resolved(revision.server)
+            await self._resolved(revision, revision.server)
 
     async def resolved(self, draft: Plan) -> Plan:
         """Return the draft with canonical sources of its mounts. Raises as `check`."""
@@ -35,7 +41,7 @@ class HostNeeds:
         if server is None:
             return draft
         await self._check_secrets(server)
-        revision = replace(draft.revision, server=await self._resolved(server))
+        revision = replace(draft.revision, server=await self._resolved(draft.revision, server))
         return replace(draft, revision=revision)
 
     async def _check_secrets(self, server: ServerSettings) -> None:
@@ -51,7 +57,11 @@ class HostNeeds:
             if upstream in found and (problem := key_of(upstream, found[upstream]).problem):
                 raise Refused(f"openai.upstream_key: {problem}")
 
-    async def _resolved(self, server: ServerSettings) -> ServerSettings:
+    async def _resolved(self, revision: Revision, server: ServerSettings) -> ServerSettings:
+        """Return the settings with canonical sources of mounts. On hosts of a cluster a mount is a
+        volume claim by its name, and there is no source."""
+        if are_images_given(revision, self._hosts()):
+            return server
         try:
             mounts = [
                 replace(one, source=await asyncio.to_thread(self._mounts.resolve, one))

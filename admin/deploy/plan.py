@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast, get_args
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from admin.deploy.oip import is_meant, oip_name
 from admin.documents.requests import DeployRequest
+from pool_manager.core.hosts import HostState
 from pool_manager.core.state import Device
-from pool_manager.driver import DriverFacts
 from pool_manager.host import HostView
 from pool_manager.replicas.trial_parks import PARK
 from registry import manifest as manifests
@@ -26,7 +28,7 @@ from registry.interface import read_interface
 from registry.manifest import Manifest
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.functions import Function
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST, Ability
 from registry.model.parks import PARK_S, ParkProfile
 from registry.model.profiles import Contention, Golden, Optimised, Prepared, Profile
 from registry.model.revisions import Interface, Revision
@@ -35,6 +37,7 @@ from registry.names import HOST_LABEL, check_name
 from registry.spec import (
     golden_of,
     golden_plan,
+    host_labels,
     is_outdated,
     model_spec,
     profile_engine,
@@ -55,6 +58,10 @@ AXES_MAX = 1000
 MIB = 1024 * 1024
 HERE = (HOST_LABEL, LOCAL_HOST)
 """Label of the server's machine."""
+CLAIM: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,251}[a-z0-9])?")
+"""Names of mounts that a cluster may have volume claims of."""
+SHOWN_HOSTS: Final = 8
+"""Max hosts that a refusal names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,44 +190,93 @@ def alias_taken(name: str, owner: str) -> Conflict:
     )
 
 
-def check_code(draft: Plan, driver: DriverFacts, scopes: Collection[str]) -> None:
-    """Raise Refused if the driver cannot run the draft's server, or WrongScope if its code would
-    gain more rights than the caller's key has.
+def check_code(draft: Plan, hosts: Iterable[HostView], scopes: Collection[str]) -> None:
+    """Raise Refused if no host that the draft may use can run its server, or WrongScope if its code
+    would gain more rights than the caller's key has.
 
     Outside a container code can read the admin token and write the database, so the scope `deploy`
     would amount to `admin`. With that scope a container gets nothing of the host: no folder, no
     network, no secret, no capability.
     """
-    server = draft.revision.server
-    if server and server.python and driver.is_contained:
-        raise Refused(
-            f"python: expected the driver process, got {driver.kind}: packages are installed for"
-            " processes of this machine; start fngate with FN_DRIVER=process"
-        )
-    if server and not server.image and driver.is_contained:
-        raise Refused(
-            f"server.command: expected the driver process, got {driver.kind}: a command runs beside"
-            " the server's own programs, which containers do not have; name an image with"
-            " server.image, or start fngate with FN_DRIVER=process"
-        )
-    if server and server.image and driver.images is None:
-        raise Refused(
-            f"server.image: expected the driver docker, got {driver.kind}: an image runs in a"
-            " container; name a program with server.command, or start fngate with FN_DRIVER=docker"
-        )
+    server, able = draft.revision.server, hosts_of(draft.revision, hosts)
+    if server:
+        may_run = [one for one in able if _may_have_devices(one)]
+        able = [one for one in able if server.ability in one.abilities]
+        if not any(one in able for one in may_run):
+            raise Refused(_unable(server.ability, may_run or hosts_of(draft.revision, hosts)))
+        _check_for_cluster(server, able)
     if "admin" in scopes:
         return
     code = draft.revision.handler or ("the command" if server else "")
-    if code and not driver.is_contained:
+    beside = next((one for one in able if not one.is_contained), None)
+    if code and beside:
         advice = "; under the driver docker the scope deploy suffices"
         raise WrongScope(
-            f"{code} would run as the server's own user under the driver {driver.kind}: this needs"
-            f" the scope admin, the key has {', '.join(scopes)}{'' if server else advice}"
+            f"{code} would run as the server's own user under the driver {beside.driver}: this"
+            f" needs the scope admin, the key has {', '.join(scopes)}{'' if server else advice}"
         )
     if server and (key := _reaching(server)):
         raise WrongScope(
             f"{key} gives the server more than its container has: this needs the scope admin, the"
             f" key has {', '.join(scopes)}"
+        )
+
+
+def hosts_of(revision: Revision, hosts: Iterable[HostView]) -> list[HostView]:
+    """Return the hosts that replicas of a revision may be on, as far as its labels decide."""
+    labels = host_labels(revision).items()
+    return [one for one in hosts if _has_labels(one, labels)]
+
+
+def _may_have_devices(host: HostView) -> bool:
+    """Whether a host has devices, or has not yet reported that it has none."""
+    return bool(host.cpu_slots or host.gpus) or host.state is not HostState.UP
+
+
+def are_images_given(revision: Revision, hosts: Iterable[HostView]) -> bool:
+    """Whether the image of a revision's server is used as its manifest names it: each host that can
+    run it pulls images itself."""
+    able = [one for one in hosts_of(revision, hosts) if Ability.IMAGE in one.abilities]
+    return bool(able) and all(one.pulls_images for one in able)
+
+
+def _unable(ability: Ability, hosts: Collection[HostView]) -> str:
+    """Return why none of these hosts runs a server, and what mends it."""
+    local = next((one.driver for one in hosts if one.name == LOCAL_HOST), "")
+    got = local or f"the hosts {', '.join(one.name for one in islice(hosts, SHOWN_HOSTS))}"
+    match ability:
+        case Ability.PACKAGES:
+            return (
+                f"python: expected the driver process, got {got}: packages are installed for"
+                " processes of this machine; start fngate with FN_DRIVER=process"
+            )
+        case Ability.COMMAND:
+            return (
+                f"server.command: expected the driver process, got {got}: a command runs beside the"
+                " server's own programs, which containers do not have; name an image with"
+                " server.image, or start fngate with FN_DRIVER=process"
+            )
+        case Ability.IMAGE:
+            return (
+                f"server.image: expected the driver docker, got {got}: an image runs in a"
+                " container; name a program with server.command, start fngate with"
+                " FN_DRIVER=docker, or name the labels of hosts that run images in device.host"
+            )
+
+
+def _check_for_cluster(server: ServerSettings, hosts: Iterable[HostView]) -> None:
+    """Raise Refused for what a server cannot have on hosts of a cluster, which it may be placed on:
+    capabilities, mounts that are no names of volume claims there."""
+    cluster = next((one.name for one in hosts if one.pulls_images), "")
+    if cluster and server.capabilities:
+        raise Refused(
+            f"server.capabilities: expected none on {cluster}, got"
+            f" {', '.join(server.capabilities)}: a cluster grants none"
+        )
+    if cluster and (odd := [one.name for one in server.mounts if not CLAIM.fullmatch(one.name)]):
+        raise Refused(
+            f"server.mounts.{odd[0]}: expected the name of a PersistentVolumeClaim on {cluster}:"
+            " lower-case letters, digits and -, with a letter or digit first and last"
         )
 
 

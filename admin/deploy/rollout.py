@@ -184,7 +184,7 @@ class Rollout:
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
         compiled = self._compiled_of(waiting)
-        spec = pool_spec(waiting, bundle, self._manager.driver.kind, compiled)
+        spec = pool_spec(waiting, bundle, compiled)
         self._manager.define(spec, binding(waiting, bundle, compiled))
 
 

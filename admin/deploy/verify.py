@@ -27,6 +27,7 @@ from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import Device, PoolSpec
+from pool_manager.image_names import IMAGE_DIGEST, pinned_by
 from pool_manager.manager import Manager
 from pool_manager.replicas.trial_parks import PARK_TRIAL_S
 from registry.batching import rows_of, with_refutation
@@ -290,7 +291,7 @@ class Verification:
         bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
-            placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver.kind)
+            placed = with_hosts(spec, deployed, draft.bundle)
             placed = _with_candidates(placed) if is_optimising else placed
             placed = with_server(placed, deployed)
             if draft.revision.server and draft.revision.server.park:
@@ -380,9 +381,13 @@ def check_shapes(revision: Revision, profile: Profile) -> None:
 
 def _with_report(revision: Revision, report: dict[str, Any]) -> Revision:
     """Return a revision with what its trial has found: the signature; the Host that the server is
-    to see; how a Python function is called. Raises BadRequest for an invalid report."""
+    to see; the digest of an image that its host has pulled; how a Python function is called. Raises
+    BadRequest for an invalid report."""
     host = HOST_OF_LOOPBACK if report.get("checks_host") is True else HOST_OF_CLIENT
     server = revision.server and replace(revision.server, found_host=host)
+    if server and server.image and (digest := str(report.get(IMAGE_DIGEST, ""))):
+        pinned = pinned_by(server.image.reference, digest)
+        server = replace(server, image=replace(server.image, digest=pinned))
     interface = interface_from_report(report) if revision.is_python else None
     signature = signature_from_report(report)
     return replace(revision, signature=signature, server=server, interface=interface)

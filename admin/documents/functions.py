@@ -246,6 +246,8 @@ class FunctionDetail(FunctionRow, kw_only=True):
     no_schema: str | UnsetType = UNSET
     server: Server | UnsetType = UNSET
     exchange: ExchangeLimits | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    """Whether other users of a cluster may take the place of its replicas."""
 
 
 class Scaled(msgspec.Struct):
@@ -258,6 +260,7 @@ class Scaled(msgspec.Struct):
     spread: bool
     file_hosts: int
     warnings: list[str]
+    preemptible: bool | UnsetType = UNSET
 
 
 class ConnectedClient(msgspec.Struct):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from admin.documents.requests import DeviceMode
 from hosts.checks import Check as Check
 from pool_manager.core.hosts import HostState
+from registry.model.hosts import Toleration
 
 
 class HostRow(msgspec.Struct):
@@ -35,9 +37,11 @@ class HostRow(msgspec.Struct):
     transfer: str
 
 
-class HostSettings(msgspec.Struct, rename={"is_draining": "draining"}):
-    """The stored settings of a host. `host_key`: the pinned public key, "" for that of known_hosts;
-    `identity`: file of a private key on the server's machine, "" for its agent's keys;
+class SshHostSettings(
+    msgspec.Struct, rename={"is_draining": "draining"}, tag_field="kind", tag="ssh"
+):
+    """The stored settings of a host by SSH. `host_key`: the pinned public key, "" for that of
+    known_hosts; `identity`: file of a private key on the server's machine, "" for its agent's keys;
     `cpu_slots`: 0 for one per core; `files_mib`: limit of its cache of model files."""
 
     address: str
@@ -52,10 +56,53 @@ class HostSettings(msgspec.Struct, rename={"is_draining": "draining"}):
     added_s: float
 
 
-class HostDetail(HostRow):
-    """A host with its settings, null for the machine of the server."""
+class KubernetesHostSettings(
+    msgspec.Struct, rename={"is_draining": "draining"}, tag_field="kind", tag="kubernetes"
+):
+    """The stored settings of a Kubernetes cluster. `image`, `cuda_image`: the runtime's, for CPU
+    slots and GPUs, as Pods name them. `node_selector`: labels of the nodes that are used, {} for
+    all. `cpu_slots`, `cpu_mib`: of each node; 0 slots for none, 0 MiB for four fifths of what is
+    allocatable. `devices`: how Pods get GPUs, by claims of `device_class` (of `slice_class` for MIG
+    slices), or as `resource` of a device plugin; auto is by claims where the driver of
+    `device_class` has published its devices.
+    `uuid_attribute`, `memory_capacity`: of such a device. `claim_idle_s`: seconds after the last
+    replica on a GPU until its claim is given back. `runtime_class`: of Pods with a GPU, "" for
+    none. `pull_secrets`: Secrets for the images. `priority_class`, `idle_class`: of Pods that other
+    tenants cannot preempt, and of those that they can, "" for none."""
 
-    settings: HostSettings | None
+    image: str
+    cuda_image: str
+    labels: dict[str, str]
+    node_selector: dict[str, str]
+    cpu_slots: int
+    cpu_mib: int
+    devices: DeviceMode
+    resource: str
+    device_class: str
+    slice_class: str
+    uuid_attribute: str
+    memory_capacity: str
+    claim_idle_s: float
+    tolerations: tuple[Toleration, ...]
+    runtime_class: str
+    pull_secrets: tuple[str, ...]
+    service_account: str
+    priority_class: str
+    idle_class: str
+    pod_labels: dict[str, str]
+    pod_annotations: dict[str, str]
+    is_draining: bool
+    added_s: float
+
+
+HostSettings = SshHostSettings | KubernetesHostSettings
+
+
+class HostDetail(HostRow):
+    """A host with its settings, null for one that has no definition of its own: the machine of the
+    server, a node of a cluster."""
+
+    settings: SshHostSettings | KubernetesHostSettings | None
 
 
 class NewHost(HostDetail):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from registry.key_form import KeyPriority
-from registry.model.hosts import SshHost
+from registry.model.hosts import KubernetesHost, SshHost, Toleration
 from registry.openness import Openness
 
 PAGE_MAX: Final = 1000
@@ -26,7 +26,11 @@ WARM_S: Final = 60
 """Seconds that a request waits for a replica, or for a park, by default."""
 WARM_MAX_S: Final = 3600
 DEFAULTS: Final = SshHost("defaults", address="defaults")
-"""Settings of a host that a request leaves out."""
+"""Settings of a host by SSH that a request leaves out."""
+IN_CLUSTER: Final = KubernetesHost("defaults", image="defaults")
+"""Settings of a cluster that a request leaves out."""
+DeviceMode = Literal["auto", "claims", "plugin", "none"]
+"""How Pods get GPUs."""
 Scalar = str | int | float | bool | None
 Setting = Scalar | list[Scalar] | dict[str, Scalar]
 """Value of a setting that a deploy overrides: no deeper than that."""
@@ -87,6 +91,7 @@ class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     idle_s: float | UnsetType = UNSET
     spread: bool | UnsetType = UNSET
     file_hosts: int | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
 
 
 class PrepareRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -138,9 +143,11 @@ class SecretRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     value: str
 
 
-class HostRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A new host. `name` is that of the machine if it is left out. `accept_host_key`: pin the key
-    that a machine without a known key shows."""
+class SshHostRequest(
+    msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="ssh"
+):
+    """A new host by SSH, also where no `kind` is given. `name` is that of the machine if it is left
+    out. `accept_host_key`: pin the key that a machine without a known key shows."""
 
     address: str
     name: str = ""
@@ -154,9 +161,46 @@ class HostRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     accept_host_key: bool = False
 
 
+class KubernetesHostRequest(
+    msgspec.Struct,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="kind",
+    tag="kubernetes",
+):
+    """The Kubernetes cluster that the server runs in, as a new host: each of its nodes with devices
+    is a host NAME/NODE. `image`: of the runtime, for CPU slots; `cuda_image`: for GPUs, "" for no
+    GPUs. `cpu_slots`: of each node, 0 for none. `cpu_mib`: memory of each node's CPU slots, 0 for
+    four fifths of what is allocatable. The other fields are as in the settings of the host."""
+
+    name: str
+    image: str
+    cuda_image: str = ""
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    cpu_slots: int = IN_CLUSTER.cpu_slots
+    cpu_mib: int = IN_CLUSTER.cpu_mib
+    devices: DeviceMode = IN_CLUSTER.devices
+    resource: str = IN_CLUSTER.resource
+    device_class: str = IN_CLUSTER.device_class
+    slice_class: str = IN_CLUSTER.slice_class
+    uuid_attribute: str = IN_CLUSTER.uuid_attribute
+    memory_capacity: str = IN_CLUSTER.memory_capacity
+    claim_idle_s: float = IN_CLUSTER.claim_idle_s
+    tolerations: tuple[Toleration, ...] = ()
+    runtime_class: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    service_account: str = IN_CLUSTER.service_account
+    priority_class: str = IN_CLUSTER.priority_class
+    idle_class: str = IN_CLUSTER.idle_class
+    pod_labels: dict[str, str] = {}
+    pod_annotations: dict[str, str] = {}
+
+
 class HostChanges(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Changes of a host; what is left out stays. Labels are merged, null removes one. `draining`:
-    no replica is placed there, and those that run there stop."""
+    """Changes of a host; what is left out stays, and only what its kind of host has can change.
+    Labels are merged, null removes one. `draining`: no replica is placed there, and those that run
+    there stop."""
 
     address: str | UnsetType = UNSET
     labels: dict[str, str | None] | UnsetType = UNSET
@@ -167,3 +211,22 @@ class HostChanges(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     gpus: str | UnsetType = UNSET
     files_mib: int | UnsetType = UNSET
     draining: bool | UnsetType = UNSET
+    image: str | UnsetType = UNSET
+    cuda_image: str | UnsetType = UNSET
+    node_selector: dict[str, str] | UnsetType = UNSET
+    cpu_mib: int | UnsetType = UNSET
+    devices: DeviceMode | UnsetType = UNSET
+    resource: str | UnsetType = UNSET
+    device_class: str | UnsetType = UNSET
+    slice_class: str | UnsetType = UNSET
+    uuid_attribute: str | UnsetType = UNSET
+    memory_capacity: str | UnsetType = UNSET
+    claim_idle_s: float | UnsetType = UNSET
+    tolerations: tuple[Toleration, ...] | UnsetType = UNSET
+    runtime_class: str | UnsetType = UNSET
+    pull_secrets: tuple[str, ...] | UnsetType = UNSET
+    service_account: str | UnsetType = UNSET
+    priority_class: str | UnsetType = UNSET
+    idle_class: str | UnsetType = UNSET
+    pod_labels: dict[str, str] | UnsetType = UNSET
+    pod_annotations: dict[str, str] | UnsetType = UNSET

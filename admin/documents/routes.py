@@ -479,10 +479,10 @@ ROUTES: Final = {
     ),
     "POST /hosts": _admin(
         "hosts.add_host",
-        "Log in to a machine, check it, and add it as a host.",
+        "Log in to a machine, or reach the server's cluster; check it, and add it as a host.",
         k.NewHost,
         (CREATED,),
-        r.HostRequest,
+        r.SshHostRequest | r.KubernetesHostRequest,
         parameters=(_UNCHECKED,),
         errors=(errors.Conflict, errors.HostRefused),
     ),

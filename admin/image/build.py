@@ -28,11 +28,12 @@ from admin.image.containers import (
 )
 from admin.image.context import (
     DISK_FULL,
-    DOCKERFILE,
+    SERVER,
     TAIL_LINES,
     ImageError,
     Release,
     disk_full,
+    dockerfile_of,
     engine_errors,
     image_error,
     pack,
@@ -76,8 +77,16 @@ print(json.dumps({**said, "link": VERSION, "through": let_through(), "withheld":
 """
 """Starts a standby on a CPU (a build needs no GPU), tries every system call that the filter
 refuses, and prints the versions."""
+SERVER_TRIAL: Final = """\
+import json, platform, shutil, subprocess
+from runtime_image.contract.link import VERSION
+import admin.serve, admin.host_cluster, hosts.kubernetes.client, hosts.tls.door, hosts.login
+said = subprocess.run([shutil.which("fnctl"), "--version"], check=True, capture_output=True)
+print(json.dumps({"python": platform.python_version(), "link": VERSION}))
+"""
+"""Loads what a server in a cluster does, runs fnctl, and prints the versions."""
 
-Kind = Literal["cpu", "gpu"]
+Kind = Literal["cpu", "gpu", "server"]
 
 
 class Interrupt:
@@ -375,11 +384,11 @@ def _layers(
             log("interrupted: waiting for the step to end")
         remove_containers(client, request.id)
 
-    with pack(request.checkout, wheels) as context, engine_errors(request.engine):
+    with pack(request.checkout, wheels, request.kind) as context, engine_errors(request.engine):
         messages: Generator[dict[str, Any]] = client.build(
             fileobj=context,
             custom_context=True,
-            dockerfile=DOCKERFILE,
+            dockerfile=dockerfile_of(request.kind),
             target=request.kind,
             buildargs=arguments,
             network_mode="none",
@@ -404,9 +413,11 @@ def _layers(
 def _trial(
     client: APIClient, request: BuildRequest, image: str, release: Release
 ) -> tuple[str, str]:
-    """Start a standby in the image; return its versions of Python and ONNX Runtime."""
+    """Start a standby in the image, or load a server; return its versions of Python and of ONNX
+    Runtime, which a server does not have."""
     with engine_errors(request.engine):
-        code, output = run_python(client, image, TRIAL_CODE, request.id)
+        trial = SERVER_TRIAL if request.kind == SERVER else TRIAL_CODE
+        code, output = run_python(client, image, trial, request.id)
     if code:
         raise image_error(
             f"the image does not start, exit code {code}; its last lines:", tail=output.splitlines()
@@ -416,6 +427,8 @@ def _trial(
         raise image_error(
             f"the image has version {found['link']} of the link protocol, expected {release.link}"
         )
+    if request.kind == SERVER:
+        return str(found["python"]), ""
     check_filter(found["through"], found["withheld"])
     return str(found["python"]), str(found["onnxruntime"])
 

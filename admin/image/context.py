@@ -8,7 +8,7 @@ import re
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,10 +23,28 @@ TAIL_LINES: Final = 12
 DISK_FULL: Final = "no space left on device"
 PACKAGE: Final = "runtime_image"
 DOCKERFILE: Final = "Dockerfile.runtime"
+"""That of the kinds for replicas."""
+SERVER: Final = "server"
+"""The kind of the server's image."""
+SERVER_DOCKERFILE: Final = "Dockerfile.server"
+SERVER_DATA: Final = (
+    "admin/grafana/*",
+    "admin/cli/templates/*/*.in",
+    "admin/ui/static/**/*",
+    "gateway/grpc/inference.*",
+    "registry/store/migrations/*.sql",
+)
+"""Files of the server's packages that are not Python, as in pyproject.toml."""
+SERVER_PACKAGES: Final = (
+    *("admin", "environments", "gateway", "hosts", "pool_manager", "python_runner", "registry"),
+    PACKAGE,
+)
 PROJECT: Final = "pyproject.toml"
 FILES_MAX: Final = 1000
+SERVER_FILES_MAX: Final = 3000
 BYTES_MAX: Final = 16 * 2**20
-"""Limits of the sources: a larger folder is not a checkout of fngate."""
+"""Limits of the sources of replicas, and of the server: a larger folder is not a checkout of
+fngate."""
 _LINK: Final = re.compile(r"^VERSION: Final = (\d+)$", re.MULTILINE)
 WHEELHOUSE: Final = "wheelhouse"
 WHEELS_MAX: Final = 500
@@ -148,14 +166,24 @@ def digest(checkout: Path) -> str:
 
 def python_files(checkout: Path) -> list[Path]:
     """Return the Python files of runtime_image, sorted by path."""
+    return _sorted(checkout / PACKAGE, (checkout / PACKAGE).rglob("*.py"), FILES_MAX)
+
+
+def server_files(checkout: Path) -> list[Path]:
+    """Return the files of the server's packages, sorted by path. Those of the dashboard are there
+    once it was built."""
+    python = (path for name in SERVER_PACKAGES for path in (checkout / name).rglob("*.py"))
+    others = (path for pattern in SERVER_DATA for path in checkout.glob(pattern))
+    return _sorted(checkout, [*python, *others], SERVER_FILES_MAX)
+
+
+def _sorted(folder: Path, paths: Iterable[Path], files_max: int) -> list[Path]:
     found = sorted(
-        (path for path in (checkout / PACKAGE).rglob("*.py") if path.is_file()),
-        key=lambda path: path.relative_to(checkout).as_posix(),
+        (path for path in paths if path.is_file()),
+        key=lambda path: path.relative_to(folder).as_posix(),
     )
-    if len(found) > FILES_MAX or sum(path.stat().st_size for path in found) > BYTES_MAX:
-        raise image_error(
-            f"{checkout / PACKAGE} has more than {FILES_MAX} files or {BYTES_MAX >> 20} MiB"
-        )
+    if len(found) > files_max or sum(path.stat().st_size for path in found) > BYTES_MAX:
+        raise image_error(f"{folder} has more than {files_max} files or {BYTES_MAX >> 20} MiB")
     return found
 
 
@@ -163,6 +191,11 @@ def source_file(checkout: Path, name: str) -> Path:
     """Return the file `name` at the root of a checkout (or in runtime_image, if installed)."""
     packaged = checkout / PACKAGE / name
     return packaged if packaged.is_file() else checkout / name
+
+
+def dockerfile_of(kind: str) -> str:
+    """Return the name of the Dockerfile of an image's kind."""
+    return SERVER_DOCKERFILE if kind == SERVER else DOCKERFILE
 
 
 def read_release(checkout: Path) -> Release:
@@ -210,19 +243,19 @@ def wheels_in(folder: Path, option: str = "--wheelhouse") -> list[Path]:
     return found
 
 
-def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
+def entries(checkout: Path, wheels: list[Path], kind: str) -> Iterator[tuple[str, Path]]:
     """Yield every file of the context: its name there and its path here."""
-    for name in (DOCKERFILE, LOCK):
+    for name in (dockerfile_of(kind), LOCK):
         yield name, source_file(checkout, name)
     for path in sorted((checkout / PACKAGE / "requirements").glob("*.txt")):
         yield path.relative_to(checkout).as_posix(), path
-    for path in python_files(checkout):
+    for path in server_files(checkout) if kind == SERVER else python_files(checkout):
         yield path.relative_to(checkout).as_posix(), path
     for path in wheels:
         yield f"{WHEELHOUSE}/{path.name}", path
 
 
-def pack(checkout: Path, wheels: list[Path]) -> IO[bytes]:
+def pack(checkout: Path, wheels: list[Path], kind: str) -> IO[bytes]:
     """Return the context as an unnamed temporary file, rewound; closing it deletes it.
 
     Without owners, times and modes of this machine. Raises ImageError if the disk is full.
@@ -230,7 +263,7 @@ def pack(checkout: Path, wheels: list[Path]) -> IO[bytes]:
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     try:
         with tarfile.open(fileobj=file, mode="w") as tar:
-            for name, path in entries(checkout, wheels):
+            for name, path in entries(checkout, wheels, kind):
                 with path.open("rb") as source:
                     info = tar.gettarinfo(arcname=name, fileobj=source)
                     tar.addfile(_anonymous(info), source)

@@ -27,7 +27,7 @@ from registry.openness import Openness
 from registry.upstream_keys import UpstreamKey
 from registry.usage import UsageRow
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Rises with every change of these messages or of what is in them: `tests/data/surface.txt` has
 a digest of both, and `make surface` refuses another one for the same version."""
 Name = tuple[str, str]

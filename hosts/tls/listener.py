@@ -12,13 +12,13 @@ from typing import Final
 
 import structlog
 
+from hosts.keepalive import KEEPALIVE
 from hosts.splice import End, attach
 from hosts.tls.admission import ReplicaEntry, ReplicaTable
 from hosts.tls.authority import Contexts
 from hosts.tls.enrolling import Enrolments
 from hosts.tls.limits import Limits, Refusal, Tally
 from hosts.tls.peers import (
-    KEEPALIVE,
     Head,
     Peer,
     PeerRefused,

@@ -29,16 +29,6 @@ CLOSING_S: Final = 2.0
 """Seconds for what was sent, and for close_notify, at the end of a connection."""
 READ_AHEAD: Final = 32 * 1024
 """Bytes of a peer that wait to be read; beyond twice this nothing more is received."""
-KEEPALIVE: Final = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""A peer whose machine or network is gone is noticed within 20 s while nothing waits to be sent to
-it; while something does, by the time limit of each exchange, and on a control link by PING. Not by
-TCP_USER_TIMEOUT: that ends connections whose peer is there and does not read for a while."""
 
 
 class PeerRefused(Exception):

@@ -15,7 +15,7 @@ from pool_manager.core.pool import NOBODY_CALLS, Pool
 from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
-from registry.model.hosts import LOCAL_HOST, id_on
+from registry.model.hosts import LOCAL_HOST, Ability, id_on
 
 STANDBY_MIB = 80.0
 """Memory charged for a standby for the CPU slots."""
@@ -91,14 +91,17 @@ class Cluster:
     """
 
     def __init__(
-        self, devices: Iterable[Device], driver: str = "", host_lost_s: float = HOST_LOST_S
+        self,
+        devices: Iterable[Device],
+        abilities: frozenset[Ability] = frozenset(),
+        host_lost_s: float = HOST_LOST_S,
     ) -> None:
-        """`devices` are those of the local host, whose replicas `driver` starts. A host that is
-        unreachable for `host_lost_s` is GONE."""
+        """`devices` and `abilities` are those of the local host. A host that is unreachable for
+        `host_lost_s` is GONE."""
         self.ledger = Ledger(devices)
         self.hosts = self.ledger.hosts
         self.hosts[LOCAL_HOST] = HostRecord(
-            LOCAL_HOST, HostState.UP, 0.0, driver=driver, bytes_per_s=inf, can_be_lost=False
+            LOCAL_HOST, HostState.UP, 0.0, abilities=abilities, bytes_per_s=inf, can_be_lost=False
         )
         self.pools: dict[str, Pool] = {}
         self.demand = DemandTable()
@@ -408,6 +411,14 @@ class Cluster:
             self.ledger.unreserve(pool.reservation)
             pool.reservation = None
 
+    def unreserve_device(self, device: str) -> None:
+        """Release what is reserved or claimed on a known device, which may not be used for now."""
+        reservation, claim = self.ledger.reservations.get(device), self.ledger.claim
+        if reservation is not None:
+            self.unreserve(self.pools[reservation.need.pool])
+        if claim is not None and device in claim.devices:
+            self.ledger.claim = None
+
     def unclaim(self, pool: Pool) -> None:
         """End the standing claim if it is the pool's."""
         claim = self.ledger.claim
@@ -452,7 +463,7 @@ class Cluster:
             pool.memory_mib,
             takes_rest=spec.role == "trial" and count == 1,
             labels=spec.labels,
-            driver=spec.driver,
+            ability=spec.ability,
             files=spec.files,
             bundle_bytes=spec.bundle_bytes,
             image=spec.image,
@@ -494,7 +505,7 @@ class Cluster:
 
     def suitable(self, pool: Pool) -> list[Device]:
         """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on
-        a host with its labels and driver, which may be closed and has as many equal ones as a
+        a host with its labels and ability, which may be closed and has as many equal ones as a
         replica takes."""
         need, ledger = self.need(pool), self.ledger
         able = [
@@ -506,14 +517,19 @@ class Cluster:
         return [one for one in able if there[one.type] >= need.count]
 
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
-        """Return the hosts of the function's replicas, once per replica; none if it does not prefer
-        different hosts."""
+        """Return the hosts of the function's replicas, once per replica, unless it does not prefer
+        different hosts; and those that have refused the pool lately, once per refusal."""
+        if self.ledger.has_one_host:
+            return ()
+        refused: tuple[str, ...] = ()
+        if pool.refused:
+            refused = tuple(host for host, times in pool.refused.items() for _ in range(times))
         is_only = len(self._functions[pool.spec.function or pool.key]) == 1
         is_first = is_only and not pool.replicas
-        if is_first or self.ledger.has_one_host or not pool.spec.spread:
-            return ()
+        if is_first or not pool.spec.spread:
+            return refused
         known = self.ledger.devices.keys()
-        return tuple(
+        return refused + tuple(
             one.host
             for other in (pool, *self.siblings(pool))
             for one in other.replicas.values()

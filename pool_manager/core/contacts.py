@@ -127,6 +127,7 @@ class Contacts:
         if replica.is_reachable:
             replica.contact = Contact.KNOWN
         self._replicas.advance(replica, Step.GREETED, now)
+        replica.engine_step = None
         if replica.role == "standby":
             self._cluster.pools[replica.pool].forget_failures()
             return

@@ -1,18 +1,32 @@
-"""Cordoned devices (lost, or in need of a reset), hosts that drain, and how both are evacuated."""
+"""Cordoned devices (lost, or in need of a reset), hosts that drain, and how both are evacuated;
+devices that are refused to new replicas."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndTrial, Note
 from pool_manager.core.hosts import HostState
-from pool_manager.core.ledger import Cordon, Need
+from pool_manager.core.ledger import Need
 from pool_manager.core.placement import is_unplaceable, placement_obstacle
+from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaLifecycle
-from pool_manager.core.state import Replica, State
+from pool_manager.core.starts import TEXT_MAX
+from pool_manager.core.state import Cordon, Refusal, Replica, State
+from pool_manager.core.trial_room import STAGE, is_over
 
 LOST = (HostState.DRAINING, HostState.GONE)
 """States of hosts that may last for hours."""
+TRIES_MAX: Final = 8
+"""Refusals in a row after which a pool is placed anew at once, if a device is left."""
+BACKOFF_MAX_S: Final = 60.0
+"""Longest pause of a pool after more of them; the first one is 1 s, each further one twice as
+long."""
+REFUSED_MAX_S: Final = 300.0
+"""Longest refusal of devices after evictions on a host, and longest pause of refused standbys; each
+further one in a row is twice as long as the last."""
 
 
 class Cordons:
@@ -32,11 +46,7 @@ class Cordons:
         if isinstance(event, events.DeviceBack):
             ledger.uncordon(device)
         else:
-            reservation = ledger.reservations.get(device)
-            if reservation is not None:
-                self._cluster.unreserve(self._cluster.pools[reservation.need.pool])
-            if ledger.claim is not None and device in ledger.claim.devices:
-                ledger.claim = None
+            self._cluster.unreserve_device(device)
             # A device that fell off the bus is gone until DeviceBack.
             was_gone = device in ledger.cordons and ledger.cordons[device].is_gone
             ledger.cordon(device, Cordon(event.reason, event.is_gone or was_gone))
@@ -107,6 +117,84 @@ class Cordons:
             self._end(replica, why, now, commands)
         else:
             self._replicas.drain(replica, None, why, now, commands)
+
+
+class Refusals:
+    """What follows when the engine of a host has no place for a replica, or takes it back
+    (`Lost.refused_s`): a scheduler that other people use, too, may say no, and may stop a replica
+    for a more important tenant. Neither says anything of the function: its pool is placed anew at
+    once, on another host if one is as good, and what was refused takes no new replica for a while.
+
+    Nothing loops: a pool is placed anew at once TRIES_MAX times in a row, then with a back-off. No
+    other class refuses devices or counts evictions.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def apply(self, event: events.Lost, now: float, commands: list[Command]) -> set[str]:
+        """Refuse the devices of a replica that was refused or evicted, before it is released;
+        return the pools whose placement it may change.
+
+        (1) After an eviction for longer each time that one follows another on the host.
+        (2) What is reserved or claimed there, for whichever pool, is placed anew.
+        (3) A standby for CPU slots has no device: its pool waits for as long.
+        (4) One that has served: its calls are placed anew, whatever was refused before.
+        (5) Its pool is placed anew at once, or after a pause if it has been refused too often.
+        (6) A trial that has waited for as long as it may ends.
+        """
+        replica = self._cluster.find(event.id)
+        if replica is None or replica.state is State.RELEASING:
+            return set()
+        touched = set(self._cluster.blocked)
+        pool, reason = self._cluster.pools[replica.pool], event.reason[:TEXT_MAX]
+        refused_s = min(REFUSED_MAX_S, event.refused_s)
+        if event.is_eviction:
+            refused_s = self._eviction_s(replica.host, refused_s, now)  # (1)
+        for device in replica.devices:
+            if device in self._cluster.ledger.devices:
+                self._cluster.unreserve_device(device)  # (2)
+                self._cluster.ledger.refuse(device, Refusal(reason, now + refused_s))
+        what = "was evicted" if event.is_eviction else "was refused its place"
+        commands.append(Note(pool.key, f"{replica.id} {what} on {replica.host}: {reason}"))
+        if not replica.is_unready:  # (4)
+            return touched
+        pool.record_refusal(replica.host, reason)
+        if replica.role == "standby":  # (3)
+            pool.retry_at_s = now + _doubled(refused_s, pool.refusals, REFUSED_MAX_S)
+        elif pool.refusals > TRIES_MAX:  # (5)
+            pool.retry_at_s = now + _doubled(1.0, pool.refusals - TRIES_MAX, BACKOFF_MAX_S)
+        if replica.role == "trial" and is_over(pool, now):  # (6)
+            self._end_trial(pool, reason, commands)
+        return touched
+
+    def _end_trial(self, pool: Pool, reason: str, commands: list[Command]) -> None:
+        text = f"no host had a place for the trial, which was refused {pool.refusals} times"
+        commands.append(EndTrial(pool.key, {}, STAGE, f"{text}: {reason}"))
+        pool.removed = True
+
+    def _eviction_s(self, host: str, least_s: float, now: float) -> float:
+        """Return for how many seconds the devices of an evicted replica are refused, at least
+        `least_s`, and count the eviction. Several while those of an earlier one are refused count
+        as one, as when a node is emptied; after REFUSED_MAX_S without any, they are counted
+        anew."""
+        record = self._cluster.hosts[host]
+        if now >= record.evicted_until_s:
+            is_long_ago = now - record.evicted_until_s >= REFUSED_MAX_S
+            record.evictions = 1 if is_long_ago else record.evictions + 1
+            record.evicted_until_s = now + _doubled(least_s, record.evictions, REFUSED_MAX_S)
+        return max(least_s, record.evicted_until_s - now)
+
+    def expire(self, now: float) -> set[str]:
+        """End the refusals whose time is over; return the pools that this may change."""
+        if not self._cluster.ledger.end_refusals(now):
+            return set()
+        return {*self._cluster.blocked, *self._cluster.standby_places}
+
+
+def _doubled(first_s: float, times: int, most_s: float) -> float:
+    """Return seconds that are twice as many each time, at most `most_s`; `times` counts from 1."""
+    return min(most_s, first_s * 2.0 ** min(times - 1, 10))
 
 
 def _can_drain(replica: Replica) -> bool:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool_manager.core.health.liveness import Reading
-from pool_manager.core.hosts import HostMemory
+from pool_manager.core.hosts import ALL_KINDS, HostMemory
 from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST, Ability
+from runtime_image.contract.gpus import Reading as GpuReading
 from runtime_image.contract.health import Learnt
 from runtime_image.contract.samples import SampleVerdict
 
@@ -125,12 +126,25 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Starting:
+    """The engine of a host works on a start: it pulls an image, or makes a sandbox. Repeated when
+    `text` changes; the time limit of the start begins anew, up to `state.STARTING_MAX_S` in all."""
+
+    id: str
+    text: str
+    """What it does, in the engine's own words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Greeted:
     """A replica's HELLO was accepted. `loaded`: it has its model already (an adopted replica)."""
 
     id: str
     phases: dict[str, float]
     loaded: bool = False
+    gpus: tuple[GpuReading, ...] = ()
+    """Its GPUs as it read them before it loaded anything; only of a replica whose host does not
+    report them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +200,8 @@ class Loaded:
     sample, or others can reach its engine."""
     has_slept: bool = False
     """Whether its engine was put to sleep under an earlier manager."""
+    gpus: tuple[GpuReading, ...] = ()
+    """Its GPUs as it read them after the first runs, as in `Greeted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +324,12 @@ class Lost:
     is_its_fault: bool = True
     cause: str = ""
     is_lasting: bool = False
+    refused_s: float = 0.0
+    """Seconds for which no replica is placed on its devices again, as the engine of their host has
+    refused this one, or taken its place for others; 0 for none. The pool is placed anew at once,
+    and no failure counts. `reason` and `cause` have the engine's own words."""
+    is_eviction: bool = False
+    """Whether the engine has taken its place for others (`driver.Exit`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,19 +380,21 @@ class HostUp:
 
     `epoch` rises with every connection, and counts from 1; an event of an earlier connection is
     ignored. `devices` are all devices of the host, `running` the replicas that run there: every
-    other one is lost. The reporter ends those of `running` that it has no record of. `driver`
-    starts its replicas. `rtt_s` is the round trip of the link. A replica may greet before this
-    event or after it.
+    other one is lost. The reporter ends those of `running` that it has no record of. `rtt_s` is
+    the round trip of the link. A replica may greet before this event or after it.
     """
 
     host: str
     epoch: int
     devices: tuple[Device, ...]
     running: frozenset[str]
-    driver: str = ""
     rtt_s: float = 0.0
+    abilities: frozenset[Ability] = frozenset()
+    """What it can run beside models."""
     memory_mib: float = 0.0
     """Host memory that replicas may take where it has no CPU slots, 0 if it is not accounted."""
+    standby_kinds: frozenset[str] = ALL_KINDS
+    """The kinds of its devices for which standbys can be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +478,7 @@ Event = (
     | Found
     | ReplicasListed
     | Begun
+    | Starting
     | Greeted
     | Probed
     | FetchReported

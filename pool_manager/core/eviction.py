@@ -446,6 +446,7 @@ class Evictor:
             return
         stuck = (one for one in cluster.replicas() if one.is_stuck)
         avoided = {device for one in (*stuck, *self._kept(pool)) for device in one.devices}
+        avoided.update(ledger.refusals)
         if claim is None or claim.pool != pool.key or not avoided.isdisjoint(claim.devices):  # (2)
             devices = claimed_devices(need, ledger, avoided)  # (3)
             ledger.claim = StandingClaim(pool.key, devices, turn[0]) if devices else None

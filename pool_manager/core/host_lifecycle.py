@@ -116,13 +116,22 @@ class HostLifecycle:
         return touched
 
     def keep_standbys(self, host: str) -> None:
-        """Keep the standbys of a host: for its CPU slots, if it has any, and on each GPU."""
-        there = self._devices(host)
+        """Keep the standbys of a host: for its CPU slots, if it has any, and on each GPU. End those
+        on kinds of devices that are to have none any more, or on a device that takes one replica at
+        a time, where they would be the one."""
+        there, kinds = self._devices(host), self._cluster.hosts[host].standby_kinds
         if self._standbys and any(one.kind == "cpu" for one in there):
-            self._cluster.keep_standbys("", self._standbys, host)
+            self._keep("", self._standbys, host, is_wanted="cpu" in kinds)
         for device in there:
             if self._gpu_standbys and device.kind != "cpu":
-                self._cluster.keep_standbys(device.id, self._gpu_standbys, host)
+                is_wanted = device.kind in kinds and not device.is_exclusive
+                self._keep(device.id, self._gpu_standbys, host, is_wanted=is_wanted)
+
+    def _keep(self, device: str, count: int, host: str, *, is_wanted: bool) -> None:
+        if is_wanted:
+            self._cluster.keep_standbys(device, count, host)
+        else:
+            self._remove_pool(self._cluster.standby_key(device, host))
 
     def expect(self, name: str, now: float) -> None:
         """Record a host that replicas of an earlier manager are on, although it is not defined (any
@@ -145,7 +154,8 @@ class HostLifecycle:
         self, record: HostRecord, event: events.HostUp, now: float, commands: list[Command]
     ) -> set[str]:
         """The host is connected: take its devices, and compare its replicas with the records."""
-        record.epoch, record.driver, record.rtt_s = event.epoch, event.driver, event.rtt_s
+        record.epoch, record.abilities, record.rtt_s = event.epoch, event.abilities, event.rtt_s
+        record.standby_kinds = event.standby_kinds
         record.engine_down = record.reason = ""
         if not record.is_reachable:
             self._step(record, HostStep.CONNECTED, now)

@@ -1,4 +1,4 @@
-"""State table of a host's life, and the record of a host.
+"""State table of a host's life, the record of a host, and indexes of the devices of hosts.
 
 Only `advance_host` changes a host's state, and only along HOST_TRANSITIONS. What a host's states
 mean for its replicas is their `Contact` (`state`).
@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Final, NamedTuple
 
-from registry.model.hosts import other_host
+from registry.builds import DeviceType
+from registry.model.hosts import Ability, other_host
 
 HOST_LOST_S = 75.0
 """Default of `host_lost_s`, the seconds after which an unreachable host is GONE."""
@@ -81,6 +83,8 @@ def advance_host(state: HostState, step: HostStep) -> HostState:
         raise ImpossibleHostStep(f"{state} -> {step}") from None
 
 
+ALL_KINDS: Final = frozenset({"cpu", "cuda"})
+"""The kinds of devices."""
 LEFT_MIB: Final = 4096.0
 LEFT_SHARE: Final = 0.05
 """What parks leave of the memory of a host to all else: LEFT_MIB, or this share if that is more."""
@@ -119,7 +123,10 @@ class HostRecord:
     is_removed: bool = False
     is_forced: bool = False
     epoch: int = 0
-    driver: str = ""
+    abilities: frozenset[Ability] = frozenset()
+    """What its replicas can run beside models; none before it has answered."""
+    standby_kinds: frozenset[str] = ALL_KINDS
+    """The kinds of its devices for which standbys are kept."""
     rtt_s: float = 0.0
     engine_down: str = ""
     files: frozenset[str] = frozenset()
@@ -129,6 +136,10 @@ class HostRecord:
     can_be_lost: bool = True
     """Whether a connection lies between, which may be lost and made anew. Without one, what is
     reported of its replicas is certain, and it is never removed."""
+    evictions: int = 0
+    """Times in a row that its engine has taken the place of a replica (`refusals`)."""
+    evicted_until_s: float = -inf
+    """When the refusal after the last eviction there ends, or has ended."""
     memory: HostMemory | None = None
     """Its memory when it was read last, None before."""
 
@@ -163,3 +174,54 @@ class HostRecord:
             case HostState.UP if self.engine_down and other_host(self.name):
                 return f"{self.name}: {self.engine_down}"
         return self.engine_down
+
+
+class Fleet(NamedTuple):
+    """Usable devices of a kind on all hosts."""
+
+    devices: int
+    """Their number."""
+    largest_mib: float
+    """Memory of the largest; infinite if one of them has memory that is not accounted."""
+    alike: int
+    """Greatest number of one model on one host: a replica on several has equal ones."""
+
+
+@dataclass(slots=True)
+class DeviceGroup:
+    """The devices of one kind on one host: an index for placement.
+
+    `devices` has their numbers in the order in which the ledger learned of them, `empty` those
+    without a replica, each with a number that rises with the time since which it is empty.
+    """
+
+    host: str
+    kind: str
+    devices: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    fullest: list[str] | None = None
+    free_share: float = 1.0
+
+
+@dataclass(slots=True)
+class HostParts:
+    """What the ledger's indexes have of one host."""
+
+    devices: dict[str, int] = field(default_factory=dict)
+    """Its devices with numbers that rise in the order in which the ledger learned of them."""
+    banks: set[str] = field(default_factory=set)
+    """The memory banks of its devices, and that of its own memory."""
+
+
+HostWish = tuple[
+    str,
+    tuple[str, ...],
+    str,
+    DeviceType | None,
+    bool,
+    tuple[tuple[str, str], ...],
+    Ability | None,
+    bool,
+]
+"""Host, only devices, kind and type of device, whether it is one of several, labels and ability of
+a need, and whether closed hosts count."""

@@ -1,18 +1,18 @@
-"""Ledger of devices and memory banks: charges of replicas, reservations, cordons."""
+"""Ledger of devices and memory banks: charges of replicas, reservations, cordons, refusals."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
 
 from pool_manager.core.gpus.topology import Topology
-from pool_manager.core.hosts import HostRecord
-from pool_manager.core.state import Device
+from pool_manager.core.hosts import DeviceGroup, Fleet, HostParts, HostRecord, HostWish
+from pool_manager.core.state import Cordon, Device, Refusal
 from registry.builds import DeviceType
+from registry.model.hosts import Ability
 
 RESERVE_MIB = 256.0
 """Memory kept free in every bank: allocators fragment, and the first large batch needs more."""
@@ -25,8 +25,8 @@ class Need:
     of it (above 0, at most 1 = the whole device), and MiB of its memory bank.
 
     `takes_rest`: take the share that other replicas leave, the whole device if it is empty.
-    `labels` are those that its host must have, `driver` is the driver that must start its replicas
-    there, "" for any. `files` (of `bundle_bytes`) and `image` must be on the host before it starts,
+    `labels` are those that its host must have, `ability` is what it must be able to run, None for
+    models. `files` (of `bundle_bytes`) and `image` must be on the host before it starts,
     "" for none. `spread_from` has the hosts of the function's replicas, once per replica; it is
     empty unless they prefer different hosts. `device_type` is that of the device, None for any.
     """
@@ -37,7 +37,7 @@ class Need:
     memory_mib: float = 0.0
     takes_rest: bool = False
     labels: tuple[tuple[str, str], ...] = ()
-    driver: str = ""
+    ability: Ability | None = None
     files: str = ""
     bundle_bytes: int = 0
     image: str = ""
@@ -54,6 +54,12 @@ class Need:
     """Whether its memory is charged already: that of a kept replica, which only needs a slot."""
     only: tuple[str, ...] = ()
     """The only devices that will do: those of a parked replica; () for any."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether its replica runs already, so that the engine of its host has placed it: it was
+        kept without a CPU slot, or is parked."""
+        return self.has_memory or bool(self.only)
 
     def takes(self, device: Device) -> bool:
         """Whether a device is of the kind and type, on the host."""
@@ -136,51 +142,11 @@ class StandingClaim:
         return (need.unserved_since_s, need.pool) > (self.since_s, self.pool)
 
 
-class Cordon(NamedTuple):
-    """Why a device gets no replicas, and whether it is gone (its replicas are then useless)."""
-
-    reason: str
-    is_gone: bool
-
-
-class Fleet(NamedTuple):
-    """Usable devices of a kind on all hosts."""
-
-    devices: int
-    """Their number."""
-    largest_mib: float
-    """Memory of the largest; infinite if one of them has memory that is not accounted."""
-    alike: int
-    """Greatest number of one model on one host: a replica on several has equal ones."""
-
-
-@dataclass(slots=True)
-class DeviceGroup:
-    """The devices of one kind on one host: an index for placement.
-
-    `devices` has their numbers in the order in which the ledger learned of them, `empty` those
-    without a replica, each with a number that rises with the time since which it is empty.
-    """
-
-    host: str
-    kind: str
-    devices: dict[str, int] = field(default_factory=dict)
-    empty: dict[str, int] = field(default_factory=dict)
-    fullest: list[str] | None = None
-    free_share: float = 1.0
-
-
-HostWish = tuple[
-    str, tuple[str, ...], str, DeviceType | None, bool, tuple[tuple[str, str], ...], str, bool
-]
-"""Host, only devices, kind and type of device, whether it is one of several, labels and driver of a
-need, and whether closed hosts count."""
-
-
 class Ledger:
-    """Charges by replica, from its record until STOPPED; reservations and cordons by device.
+    """Charges by replica, from its record until STOPPED; reservations, cordons and refusals by
+    device.
 
-    `hosts` has the records of hosts: labels, driver, link, files. A host without a record has no
+    `hosts` has the records of hosts: labels, abilities, link, files. A host without a record has no
     labels and is as near as the local one. `closed` has the hosts where nothing may be placed, with
     reasons. `has_one_host`: all devices are on the same host. `claim` is the standing claim of one
     pool, `gangs` has the pools whose replicas take several devices.
@@ -190,6 +156,7 @@ class Ledger:
         self.devices: dict[str, Device] = {}
         self.reservations: dict[str, Reservation] = {}
         self.cordons: dict[str, Cordon] = {}
+        self.refusals: dict[str, Refusal] = {}
         self.hosts: dict[str, HostRecord] = {}
         self.closed: dict[str, str] = {}
         self.claim: StandingClaim | None = None
@@ -202,11 +169,12 @@ class Ledger:
         self._reserved: dict[str, dict[str, Reservation]] = {}
         self._given_up: set[str] = set()
         self._claimed: set[str] = set()
-        self._empty: dict[str, None] = {}
+        self._empty: dict[str, int] = {}
         self._free: dict[str, float] = {}
         self._groups: dict[tuple[str, str], DeviceGroup] = {}
         self._with_empty: dict[tuple[str, str], DeviceGroup] = {}
         self._banks: dict[str, list[str]] = {}
+        self._parts: dict[str, HostParts] = {}
         self._numbers = itertools.count()
         self.has_one_host = True
         self._fleets: dict[HostWish, Fleet] = {}
@@ -218,12 +186,16 @@ class Ledger:
     def add_devices(self, devices: Iterable[Device]) -> None:
         """Add devices, or replace their settings. Replicas that are charged to a device before it
         is known, because they were adopted, are charged to its bank from now on."""
-        for device in devices:
+        added = {device.id: device for device in devices}
+        for device in added.values():
             self.devices[device.id] = device
+            parts = self._parts.setdefault(device.host, HostParts())
+            parts.devices.setdefault(device.id, next(self._numbers))
             self._on.setdefault(device.id, {})
             self._recount_share(device.id)
-        self._recount_devices()
-        for id, charge in list(self._charges.items()):
+        self._recount(dict.fromkeys(device.host for device in added.values()))
+        charges = list(self._charges.items())
+        for id, charge in (one for one in charges if not added.keys().isdisjoint(one[1].devices)):
             # A standby has a bank without a device.
             for held, bank in zip(charge.devices, charge.banks, strict=False):
                 known = self.devices.get(held)
@@ -232,53 +204,82 @@ class Ledger:
                     break
 
     def remove_devices(self, ids: Iterable[str]) -> None:
-        """Remove devices and their cordons. They must not be reserved. Charges of replicas that are
-        left there stay until they are released."""
+        """Remove devices, their cordons and their refusals. They must not be reserved. Charges of
+        replicas that are left there stay until they are released."""
+        hosts: dict[str, None] = {}
         for id in ids:
             assert id not in self.reservations
+            host = self.devices[id].host
+            hosts[host] = None
+            del self._parts[host].devices[id]
             del self.devices[id], self._on[id], self._free[id]
             self._empty.pop(id, None)
             self.cordons.pop(id, None)
-        self._recount_devices()
+            self.refusals.pop(id, None)
+        self._recount(hosts)
 
-    def _recount_devices(self) -> None:
-        """Build the indexes anew. Hosts change rarely."""
+    def _recount(self, hosts: Iterable[str]) -> None:
+        """Build the indexes of these hosts anew. A host has its own devices and banks, so that
+        those of a thousand others stay as they are."""
         self.forget_fleets()
-        self._topologies.clear()
-        self._sizes, self._banks, self._groups, self._with_empty = {}, {}, {}, {}
-        for number, device in enumerate(self.devices.values()):
-            self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
-            self._banks.setdefault(device.bank, []).append(device.id)
-            key = device.host, device.kind
-            group = self._groups.setdefault(key, DeviceGroup(*key))
-            group.devices[device.id] = number
-        for host, memory_mib in self._host_mib.items():
-            self._sizes.setdefault(self.host_bank(host), memory_mib)
+        for host in hosts:
+            self._topologies.pop(host, None)
+            parts = self._parts.setdefault(host, HostParts())
+            for bank in parts.banks:
+                self._sizes.pop(bank, None)
+                self._banks.pop(bank, None)
+            parts.banks.clear()
+            for kind in ("cpu", "cuda"):
+                if group := self._groups.get((host, kind)):
+                    group.devices.clear()
+                    group.empty.clear()
+                    group.fullest = None
+            self._index(host, parts)
+            if not parts.devices and not parts.banks:
+                del self._parts[host]
         self.has_one_host = len({host for host, _ in self._groups}) <= 1
-        for devices in self._banks.values():
-            devices.sort()
-        for id in self._empty:
-            self._add_empty(id)
 
-    def _add_empty(self, device: str) -> None:
-        known = self.devices[device]
-        group = self._groups[known.host, known.kind]
-        group.empty[device] = next(self._numbers)
-        self._with_empty[known.host, known.kind] = group
+    def _index(self, host: str, parts: HostParts) -> None:
+        """Add the devices of a host to its indexes, which are empty."""
+        for id, number in parts.devices.items():
+            device = self.devices[id]
+            parts.banks.add(device.bank)
+            self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
+            self._banks.setdefault(device.bank, []).append(id)
+            key = host, device.kind
+            self._groups.setdefault(key, DeviceGroup(*key)).devices[id] = number
+        for bank in parts.banks:
+            self._banks[bank].sort()
+        empty = (id for id in parts.devices if id in self._empty)
+        for id in sorted(empty, key=self._empty.__getitem__):
+            self._groups[host, self.devices[id].kind].empty[id] = self._empty[id]
+        for key in ((host, "cpu"), (host, "cuda")):
+            group = self._groups.get(key)
+            if group is not None and not group.devices:
+                del self._groups[key]
+            if group is not None and group.empty:
+                self._with_empty[key] = group
+            else:
+                self._with_empty.pop(key, None)
+        if memory_mib := self._host_mib.get(host):
+            bank = self.host_bank(host)
+            self._sizes.setdefault(bank, memory_mib)
+            parts.banks.add(bank)
 
     def _recount_share(self, device: str) -> None:
         """Update what depends on the shares of a device's replicas."""
-        there = self._on[device]
-        self._free[device] = 1.0 - sum(charge.share for charge in there.values())
-        known = self.devices[device]
+        there, known = self._on[device], self.devices[device]
+        is_taken = known.is_exclusive and there
+        self._free[device] = 0.0 if is_taken else 1.0 - sum([one.share for one in there.values()])
         key = known.host, known.kind
         group = self._groups.get(key)
         if group is not None:
             group.fullest = None
         if not there and device not in self._empty:
-            self._empty[device] = None
+            self._empty[device] = next(self._numbers)
             if group is not None and device in group.devices:
-                self._add_empty(device)
+                group.empty[device] = self._empty[device]
+                self._with_empty[key] = group
         elif there and device in self._empty:
             del self._empty[device]
             if group is not None and group.empty.pop(device, None) is not None and not group.empty:
@@ -290,7 +291,7 @@ class Ledger:
         self._host_mib.pop(host, None)
         if memory_mib:
             self._host_mib[host] = memory_mib
-        self._recount_devices()
+        self._recount([host])
 
     def host_bank(self, host: str) -> str:
         """Return the bank of a host's memory: that of its CPU slots, else one of its own."""
@@ -461,6 +462,21 @@ class Ledger:
         self.cordons.pop(device, None)
         self.forget_fleets()
 
+    def refuse(self, device: str, refusal: Refusal) -> None:
+        """Place no new replicas on a device until the refusal ends. The device must be known and
+        not reserved. Of two refusals, the one that ends later holds."""
+        assert device not in self.reservations
+        known = self.refusals.get(device)
+        if known is None or known.until_s < refusal.until_s:
+            self.refusals[device] = refusal
+
+    def end_refusals(self, now: float) -> bool:
+        """Forget the refusals that have ended at `now`; return whether there were any."""
+        ended = [device for device, one in self.refusals.items() if one.until_s <= now]
+        for device in ended:
+            del self.refusals[device]
+        return bool(ended)
+
     def charge_of(self, id: str) -> Charge:
         """Return the charge of a replica."""
         return self._charges[id]
@@ -500,25 +516,25 @@ class Ledger:
 
     def admits(self, host: str, need: Need) -> bool:
         """Whether replicas of a need may be placed on a host: it is not closed, and it has the
-        labels and the driver."""
+        labels and the ability."""
         return host not in self.closed and self.suits(host, need)
 
     def suits(self, host: str, need: Need) -> bool:
-        """Whether a host has the labels and the driver of a need."""
-        if not (need.labels or need.driver):
+        """Whether a host has the labels and the ability of a need."""
+        if not (need.labels or need.ability):
             return True
         record = self.hosts.get(host)
         if record is None:
             return not need.labels
-        has_driver = need.driver in ("", record.driver)
-        return has_driver and all(record.labels.get(key) == value for key, value in need.labels)
+        is_able = need.ability is None or need.ability in record.abilities
+        return is_able and all(record.labels.get(key) == value for key, value in need.labels)
 
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as their devices are not known yet; cached as `fleet` is."""
         is_one = need.count == 1
         place = need.host, need.only, need.kind, need.device_type
-        key = (*place, is_one, need.labels, need.driver, False)
+        key = (*place, is_one, need.labels, need.ability, False)
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -549,7 +565,7 @@ class Ledger:
         Cached until devices, cordons or hosts change."""
         key = (
             *(need.host, need.only, need.kind, need.device_type, need.count == 1),
-            *(need.labels, need.driver, is_closed_counted),
+            *(need.labels, need.ability, is_closed_counted),
         )
         if key not in self._fleets:
             there = [
@@ -572,7 +588,7 @@ class Ledger:
         return is_able(known.host, need)
 
     def forget_fleets(self) -> None:
-        """Drop what is cached about all hosts: labels or the driver of one have changed."""
+        """Drop what is cached about all hosts: labels or the abilities of one have changed."""
         self._fleets.clear()
         self._refusing.clear()
 
@@ -584,6 +600,10 @@ class Ledger:
             if need.takes(self.devices[device]) and self.suits(self.devices[device].host, need)
         }
 
+    def refused(self, need: Need) -> dict[str, Refusal]:
+        """Return the refusals of the devices that a need might have otherwise."""
+        return {id: one for id, one in self.refusals.items() if self.counts(id, need)}
+
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether a device has room for a need, assuming that the replicas in `without` are
         gone."""
@@ -594,9 +614,10 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, not reserved for another pool, not
-        claimed by one that has waited longer, and on a host that admits the need."""
-        if device in self.cordons:
+        """Whether a device is of the right kind, not cordoned, not refused to new replicas, not
+        reserved for another pool, not claimed by one that has waited longer, and on a host that
+        admits the need."""
+        if device in self.cordons or (device in self.refusals and not need.is_started):
             return False
         reservation = self.reservations.get(device)
         if reservation is None:
@@ -615,11 +636,12 @@ class Ledger:
         return left >= 1.0 or need.share <= left + SHARE_SLACK
 
     def free_share(self, device: str, without: Collection[str] = ()) -> float:
-        """Return the free share of a device, assuming that the replicas in `without` are gone."""
+        """Return the free share of a device, assuming that the replicas in `without` are gone. An
+        exclusive one has none left beside a replica."""
         if not without:
             return self._free[device]
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
-        return 1.0 - sum(others)
+        return 0.0 if others and self.devices[device].is_exclusive else 1.0 - sum(others)
 
     def can_hold(self, device: str, need: Need) -> bool:
         """Whether the memory bank of a device would have enough memory if it were empty."""

@@ -24,6 +24,7 @@ Note. Changed endpoints are then published to gateways.
     Found             records an adopted replica               Release, if it cannot be kept
     ReplicasListed    nothing; decisions may begin
     Begun             the replica's deadline
+    Starting          the same, and what its host does
     Greeted           STARTING -> STANDBY -> LOADING; a        Bind, or Assign for a bound standby;
                       replica of another host is known again   what `_restore_link` sends
     Probed            what the probes of a start meet          EndTrial, for one without progress
@@ -45,6 +46,8 @@ Note. Changed endpoints are then published to gateways.
     SampleAnswered    as Observed, if an idle server is wrong  Quiesce
     Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
                                                                RecordColdStart
+                      refused: the pool is placed anew, the
+                      devices take nothing for a while         EndTrial
     Released          RELEASING -> STOPPED; frees the device
     NotReleased       keeps the device charged                 Release, after RELEASE_RETRY_S
     EngineLost        suspends starts on the host              WatchEngine
@@ -60,7 +63,8 @@ Note. Changed endpoints are then published to gateways.
     HostStocked       what the host has already
     DeviceLost        cordons the device, then step (3)        Drain or Release, EndTrial
     DeviceBack        uncordons the device
-    Tick              removes silent workers; deadlines;       Terminate, Release
+    Tick              removes silent workers; deadlines; ends  Terminate, Release
+                      refusals;
                       hosts that are away become GONE
     Shutdown          suspends starts; all replicas drain
 """
@@ -74,7 +78,7 @@ from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndWarm, Publish
 from pool_manager.core.contacts import Contacts
-from pool_manager.core.cordons import Cordons
+from pool_manager.core.cordons import Cordons, Refusals
 from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.park.parks import Parks
@@ -85,6 +89,7 @@ from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.core.supply import FORCED, UNLOADED, Supply
 from registry.exchange import PoolEndpoints
+from registry.model.hosts import Ability
 
 ADOPTION_S = 3.0
 """After a start, decisions begin with the first gateway's report or after this many seconds."""
@@ -104,10 +109,10 @@ LOAD_EVENTS = (events.Tick, events.DemandReported, events.WorkerLost)
 class Machine:
     """State machine for all pools and devices of all hosts.
 
-    `devices` are those of the local host, whose replicas `driver` starts. `new_id` generates
-    replica ids; ids in use are skipped. The machine keeps `standbys` replicas without a model ready
-    for the CPU slots of each host, and `gpu_standbys` on each GPU. A host that is unreachable for
-    `host_lost_s` is GONE.
+    `devices` and `abilities` are those of the local host. `new_id` generates replica ids; ids in
+    use are skipped. The machine keeps `standbys` replicas without a model ready for the CPU slots
+    of each host, and `gpu_standbys` on each GPU. A host that is unreachable for `host_lost_s` is
+    GONE.
     """
 
     def __init__(
@@ -118,11 +123,12 @@ class Machine:
         gpu_standbys: int = 0,
         *,
         host_lost_s: float = HOST_LOST_S,
-        driver: str = "",
+        abilities: frozenset[Ability] = frozenset(),
     ) -> None:
-        self.cluster = Cluster(devices, driver, host_lost_s)
+        self.cluster = Cluster(devices, abilities, host_lost_s)
         self.stopping = False
         self._replicas = ReplicaLifecycle(self.cluster)
+        self._refusals = Refusals(self.cluster)
         self._parks = Parks(self.cluster, self._replicas)
         self._replacements = Replacements(self.cluster, self._replicas)
         self._contacts = Contacts(self.cluster, self._replicas, self._parks)
@@ -149,10 +155,6 @@ class Machine:
         """Return the first of these devices that is known, None if none is. All devices of a
         replica are of one kind and type."""
         return next((self.devices[one] for one in devices if one in self.devices), None)
-
-    def cordons(self) -> dict[str, str]:
-        """Return the reason of every cordon by device id."""
-        return {id: cordon.reason for id, cordon in self.cluster.ledger.cordons.items()}
 
     def handle(
         self, event: events.Event, now: float, commands: list[Command] | None = None
@@ -296,6 +298,9 @@ class Machine:
             return self._replacements.sampled(event, now, commands)
         if isinstance(event, PARK_EVENTS):
             return self._parks.apply(event, now, commands)
+        if isinstance(event, events.Lost) and event.refused_s:
+            refused = self._refusals.apply(event, now, commands)
+            return refused | self._replicas.apply(event, now, commands)
         touched = self._replicas.apply(event, now, commands)
         if isinstance(event, events.Loaded):
             if event.life is not State.READY:
@@ -403,6 +408,7 @@ class Machine:
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.cluster.demand.active() | self.cluster.blocked
+        touched |= self._refusals.expire(now)
         self._supply.slots.resume()
         if self.cluster.parked and self.is_open:
             self._parks.fit(now, commands)

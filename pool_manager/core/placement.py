@@ -10,9 +10,10 @@ from typing import Final, NamedTuple, Protocol
 
 from pool_manager.core.candidates import CandidateTable
 from pool_manager.core.gpus.topology import Choice, Clearing, Topology, grouped
-from pool_manager.core.hosts import HostRecord
-from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, DeviceGroup, Ledger, Need
+from pool_manager.core.hosts import DeviceGroup, HostRecord
+from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, Ledger, Need
 from registry.builds import DeviceType
+from registry.model.hosts import Ability
 
 ROUND_TRIPS: Final = 4
 """Round trips between the decision and a replica that loads: its folders and links, the creation
@@ -32,7 +33,17 @@ which are seconds of cold starts per second: a started replica usually stays for
 BRANCHES_MAX: Final = 64
 """Sets of victims on one host that are looked at until one keeps the `min` of all pools."""
 HOSTS_MAX: Final = 8
-"""Hosts named in the reason of a missing place."""
+"""Hosts, or devices of one refusal, named in the reason of a missing place."""
+REASONS_MAX: Final = 4
+"""Different refusals quoted there."""
+
+
+LACKING: Final = {
+    Ability.COMMAND: "commands",
+    Ability.IMAGE: "images",
+    Ability.PACKAGES: "Python packages",
+}
+"""What a host without an ability does not run, in words."""
 
 
 class Shipment(Protocol):
@@ -117,7 +128,7 @@ def find_devices(need: Need, ledger: Ledger, without: Collection[str] = ()) -> t
 def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
     """Yield the devices that may have room without an eviction, the best first.
 
-    (1) Only hosts that admit the need: not closed, with its labels and its driver.
+    (1) Only hosts that admit the need: not closed, with its labels and its ability.
     (2) The lowest price first, in seconds of start (`_price_s`). If any kind is allowed, a CPU slot
         costs CPU_SLOT_S more than a GPU. Among devices of the same price:
     (3) A trial, which takes the rest of a device: empty devices, then those with the fewest
@@ -326,16 +337,16 @@ def claimed_devices(need: Need, ledger: Ledger, avoided: Collection[str]) -> tup
 
 
 def placement_obstacle(need: Need, ledger: Ledger, kept: int = 0) -> str:
-    """Return why no device has room for a need now, which devices are cordoned, and which hosts may
-    not be used (text for callers, which names no function). `kept`: as many devices are kept by the
-    `min` of other functions."""
+    """Return why no device has room for a need now, which devices are cordoned or refused, and
+    which hosts may not be used (text for callers, which names no function). `kept`: as many devices
+    are kept by the `min` of other functions."""
     text = _obstacle(need, ledger, kept)
     cordoned = ledger.cordoned(need)
     if cordoned:
         verb = "is" if len(cordoned) == 1 else "are"
         causes = "; ".join(f"{cordon.reason} ({device})" for device, cordon in cordoned.items())
         text += f", {len(cordoned)} {verb} cordoned: {causes}"
-    return text + _hosts_text(need, ledger)
+    return text + _refused_text(need, ledger) + _hosts_text(need, ledger)
 
 
 def is_unplaceable(need: Need, ledger: Ledger) -> bool:
@@ -370,7 +381,7 @@ def kept_devices(
 
 
 def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
-    """Return the obstacle: (1) no device of the kind on a host with labels and driver, or too few
+    """Return the obstacle: (1) no device of the kind on a host with labels and ability, or too few
     of one host; (2) every device is too small; (3) every device is in use, or too many of each
     host; (4) too little free memory."""
     fleet = ledger.fleet(need)
@@ -399,7 +410,8 @@ def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
     able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
-        return f"no free device ({fleet.devices} in use{by_min}){claimed}"
+        in_use = fleet.devices - len(ledger.refused(need))
+        return f"no free device ({in_use} in use{by_min}){claimed}"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)  # (4)
     by_min = ", the min of other functions keeps the rest" if kept else ""
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free{by_min}"
@@ -413,6 +425,23 @@ def _claimed_text(need: Need, ledger: Ledger) -> str:
     ):
         return ""
     return f"; {len(claim.devices)} are kept for a replica on several GPUs that has waited longer"
+
+
+def _refused_text(need: Need, ledger: Ledger) -> str:
+    """Return the devices that are refused, with the words of the engines of their hosts; "" without
+    any. At most REASONS_MAX different ones are quoted, with HOSTS_MAX devices each."""
+    refused: dict[str, list[str]] = {}
+    for device, one in ledger.refused(need).items():
+        refused.setdefault(one.reason, []).append(device)
+    if not refused:
+        return ""
+    texts = []
+    for reason, devices in list(refused.items())[:REASONS_MAX]:
+        more = f" and {len(devices) - HOSTS_MAX} more" if len(devices) > HOSTS_MAX else ""
+        texts.append(f"{reason} ({', '.join(devices[:HOSTS_MAX])}{more})")
+    more = f" and {len(refused) - REASONS_MAX} other reasons" if len(refused) > REASONS_MAX else ""
+    count = sum(map(len, refused.values()))
+    return f", {count} {'is' if count == 1 else 'are'} refused: {'; '.join(texts)}{more}"
 
 
 def _wanted_host(need: Need) -> str:
@@ -433,7 +462,8 @@ def _hosts_text(need: Need, ledger: Ledger) -> str:
 
 def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
     """Return a host with the reason why it admits no replica of the need: (1) it is closed, for a
-    reason that may name it; (2) it lacks a label; (3) it has another driver."""
+    reason that may name it; (2) it lacks a label; (3) it lacks the
+    ability."""
     closed = ledger.closed.get(host, "")
     if host in closed:  # (1)
         return closed
@@ -445,7 +475,8 @@ def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
     elif any(labels.get(key) != value for key, value in need.labels):  # (2)
         why = ", ".join(named) or f"no label {need.labels[0][0]}"
     else:  # (3)
-        why = f"its driver is {ledger.hosts[host].driver or 'unknown'}"
+        assert need.ability is not None
+        why = f"runs no {LACKING[need.ability]}"
     return f"{host} ({why})"
 
 

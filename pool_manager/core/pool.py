@@ -31,6 +31,8 @@ JUST_USED_S = 0.001
 """An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 NOBODY_CALLS = "no calls"
 NO_SLOT = "kept until a CPU slot is free"
+REFUSED_MAX: Final = 8
+"""Refusals by a host after which further ones do not make it less wanted."""
 ENDED_MAX = 8
 """Deaths kept per pool for publication. Gateways with calls in flight read them at once."""
 PHASE_OF: Final = {
@@ -143,6 +145,11 @@ class Pool:
     reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+    """How often in a row the engine of each host has refused one of its replicas, since one had a
+    place; at most REFUSED_MAX."""
+    refusals: int = 0
+    """The same of all hosts together, without a limit."""
     kept_by: tuple[str, ...] = ()
     """Functions whose `min` keeps the devices that the pool waits for."""
     refuted: str = ""
@@ -323,41 +330,52 @@ class Pool:
     ) -> None:
         """Count a failed start or load. The back-off is 1 s, doubled with every failure in a row,
         at most BACKOFF_MAX_S. One that is lasting counts as FAILING_AFTER of them at once."""
+        self._forget_refusals()
         self.failures = max(self.failures + 1, FAILING_AFTER if is_lasting else 0)
         self.last_error = reason
         self.log_tail = log_tail
         # The exponent is bounded: a pool with `min` retries for ever, and 2.0**1024 overflows.
         self.retry_at_s = now + min(BACKOFF_MAX_S, 2.0 ** min(self.failures - 1, 10))
 
+    def record_refusal(self, host: str, reason: str) -> None:
+        """Count that the engine of a host has refused a replica, which is no failure."""
+        self.refused[host] = min(REFUSED_MAX, self.refused.get(host, 0) + 1)
+        self.refusals += 1
+        self.last_error = reason
+
     def delay_retry(self, reason: str, now: float) -> None:
         """Delay the next start by PAUSE_S without counting a failure."""
+        self._forget_refusals()
         self.last_error = reason
         self.retry_at_s = max(self.retry_at_s, now + PAUSE_S)
 
     def forget_failures(self) -> None:
-        """Reset failures and back-off, after a load or when their cause was removed."""
+        """Reset failures, refusals and back-off, after a load or when their cause was removed."""
+        self._forget_refusals()
         self.failures = 0
         self.retry_at_s = 0.0
         self.last_error = ""
         self.log_tail = ()
+
+    def _forget_refusals(self) -> None:
+        """The last replica had a place."""
+        self.refused.clear()
+        self.refusals = 0
 
     def is_failing(self, now: float) -> bool:
         """Whether calls are refused at once until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
     def awaited(self, now: float) -> Awaited | None:
-        """Return how far a fetch of the pool is, what a starting server is waited for, or the room
-        that a trial waits for; None if that is not to be told."""
+        """Return how far a fetch of the pool is, what the engine of its host does for a start, what
+        a starting server is waited for, or the room that a trial waits for; None if that is not to
+        be told."""
         if self.spec.role == "trial" and self.blocked and self.unserved_since_s is not None:
             seconds = now - self.unserved_since_s
             told = Awaited("waiting for room", seconds, self.blocked)
             return told if seconds >= TOLD_AFTER_S else None
         coming = [one for one in self.replicas.values() if one.is_coming]
-        starts = (
-            one.fetching.awaited if one.fetching is not None else awaited(one.probing, now)
-            for one in coming
-        )
-        return next(filter(None, starts), None)
+        return next(filter(None, (_awaited(one, now) for one in coming)), None)
 
     def describe(self, held: int, now: float) -> tuple[PoolState, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
@@ -384,6 +402,15 @@ class Pool:
         if away:
             return "cold", f"{' and '.join(away)} cannot be reached"
         return "cold", self.last_error or NOBODY_CALLS
+
+
+def _awaited(replica: Replica, now: float) -> Awaited | None:
+    """Return what a replica that starts is waited for, None if that is not to be told."""
+    if replica.fetching is not None:
+        return replica.fetching.awaited
+    if replica.engine_step is not None:
+        return replica.engine_step.awaited(now)
+    return awaited(replica.probing, now)
 
 
 class PoolForecast(NamedTuple):

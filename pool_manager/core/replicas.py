@@ -32,6 +32,8 @@ from pool_manager.core.health.liveness import Watch
 from pool_manager.core.pool import Pool
 from pool_manager.core.starts import (
     FETCH_STALL_S,
+    TEXT_MAX,
+    EngineStep,
     Fetching,
     Probing,
     folded,
@@ -43,6 +45,7 @@ from pool_manager.core.state import (
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
+    STARTING_MAX_S,
     Contact,
     PoolSpec,
     Replica,
@@ -73,6 +76,7 @@ class ReplicaLifecycle:
         self._cluster = cluster
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
+            events.Starting: self._starting,
             events.Probed: self._probed,
             events.FetchReported: self._fetch_reported,
             events.Loaded: self._loaded,
@@ -315,9 +319,26 @@ class ReplicaLifecycle:
     ) -> None:
         """Restart the time limit: the wait in the start queue does not count."""
         if replica.state is State.STARTING:
-            replica.deadline_s = now + START_S
+            replica.begun_s, replica.deadline_s = now, now + START_S
         elif replica.state is State.LOADING:
             replica.deadline_s = now + state_limit_s(replica, self._spec(replica))
+
+    def _starting(
+        self, replica: Replica, event: events.Starting, now: float, _commands: list[Command]
+    ) -> None:
+        """Record what the engine of the host does. That begins the time limit of a start anew; that
+        of a server's load is the function's own. A model needs nothing of the engine any more once
+        it loads."""
+        is_starting = replica.state is State.STARTING
+        is_server_load = replica.state is State.LOADING and self._spec(replica).is_server
+        if not (is_starting or is_server_load):
+            return
+        text, known = event.text[:TEXT_MAX], replica.engine_step
+        if known is None or known.text != text:
+            replica.engine_step = EngineStep(text, now) if text else None
+            self.touch(replica)
+        if is_starting and replica.begun_s and replica.is_reachable:
+            replica.deadline_s = min(now + START_S, replica.begun_s + STARTING_MAX_S)
 
     def _probed(
         self, replica: Replica, event: events.Probed, now: float, commands: list[Command]
@@ -373,7 +394,7 @@ class ReplicaLifecycle:
         replica.memory_mib = event.memory_mib
         replica.is_unparkable = event.is_unparkable
         replica.ready_s = replica.last_used_s = now
-        replica.fetching = replica.probing = None
+        replica.fetching = replica.probing = replica.engine_step = None
         pool.forget_failures()
         if replica.role in ("trial", "build"):
             self._report_end(replica, event, now, commands)
@@ -521,7 +542,11 @@ class ReplicaLifecycle:
     def _not_released(
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
     ) -> None:
-        """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S."""
+        """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S. A
+        reason that lasts is noted once."""
+        if event.reason != replica.why:
+            text = f"{replica.id} cannot be released: {event.reason}"
+            commands.append(Note(replica.pool, text))
         replica.why = event.reason
         # It has had no manager since its loss. A failed release alone proves nothing: it may be
         # the connection to its host that failed.
@@ -529,27 +554,29 @@ class ReplicaLifecycle:
             replica.may_run = False
         if replica.is_reachable:
             replica.deadline_s = now + RELEASE_RETRY_S
-        commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
 
     def end(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         """Release a lost replica. A loss before READY counts against its pool, or ends its trial;
-        it only delays the next start if it is not the replica's fault or its host is away."""
-        if replica.is_unready:
+        it only delays the next start if it is not the replica's fault or its host is away. One that
+        the engine of its host has refused or evicted does neither (`cordons.Refusals`)."""
+        if replica.is_unready and not event.refused_s:
             host = self._cluster.hosts[replica.host]
             if event.is_its_fault and host.is_reachable and not host.engine_down:
                 self._count_failure(replica, event, now, commands)
             else:
                 self._cluster.pools[replica.pool].delay_retry(event.reason, now)
-        elif event.cause:
+        if event.cause and not replica.is_unready:
             self._cluster.pools[replica.pool].record_death(replica.id, event.cause)
         if event.is_its_fault:
             self._count_wrong_park(replica, event.reason, now, commands)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         # The report may be wrong: the connection to the host may be what failed.
-        replica.may_run = replica.is_present and self._cluster.hosts[replica.host].can_be_lost
+        can_be_lost = self._cluster.hosts[replica.host].can_be_lost
+        was_refused = event.refused_s > 0 and not event.is_eviction
+        replica.may_run = replica.is_present and can_be_lost and not was_refused
         self.release(replica, why, now, commands)
 
     def _count_wrong_park(

@@ -153,6 +153,24 @@ class Awaited(NamedTuple):
         return f"{text}: {self.why}" if self.why else text
 
 
+TEXT_MAX: Final = 400
+"""Max characters of what an engine says that are kept."""
+
+
+class EngineStep(NamedTuple):
+    """What the engine of a host does for a start, as last reported."""
+
+    text: str
+    """In its own words, at most TEXT_MAX characters."""
+    since_s: float
+    """Since when the text is the same, in monotonic seconds."""
+
+    def awaited(self, now: float) -> Awaited:
+        """Return what is told of it: without the seconds, as a start is not looked at while nothing
+        new is reported."""
+        return Awaited("starting:", now - self.since_s, progress=self.text)
+
+
 FETCH_STALL_S: Final = FETCH_PATIENCE_S + 20.0
 """Min seconds that a start has without progress of its fetch: its replica gives up before that, and
 says why."""

@@ -71,12 +71,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from pool_manager.core.health.liveness import Cause, Hang, Watch
-from pool_manager.core.starts import Fetching, Probing
+from pool_manager.core.starts import EngineStep, Fetching, Probing
 from registry.builds import DeviceType
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST, Ability
 from registry.model.parks import PARK_S
 from runtime_image.contract import model
 from runtime_image.contract.gpus import Link
@@ -85,6 +85,8 @@ from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
 
 START_S = 60.0
+STARTING_MAX_S: Final = 600.0
+"""Longest start, from its end in the start queue, while the engine of its host reports progress."""
 QUEUE_S = 600.0
 """Limit of a start's wait in the start queue. START_S counts from the end of that wait."""
 GREETING_AFTER_ADOPTION_S = 10.0
@@ -256,6 +258,8 @@ class Device:
     """PCI address of a GPU, which orders those of a host; "" if that is not known."""
     is_slice: bool = False
     """Whether it is a MIG slice."""
+    is_exclusive: bool = False
+    """Whether it takes one replica at a time, whatever share that needs."""
     links: tuple[Link, ...] = ()
     """Its connections to other GPUs of its host, each known from one of both at least; the two are
     named by their device ids."""
@@ -268,6 +272,27 @@ class Device:
     def type(self) -> DeviceType:
         """Its host and model."""
         return DeviceType(self.host, self.model)
+
+
+class Cordon(NamedTuple):
+    """Why a device gets no replicas, and whether it is gone (its replicas are then useless)."""
+
+    reason: str
+    is_gone: bool
+
+
+class Refusal(NamedTuple):
+    """Why a device takes no new replica for a while, although nothing is wrong with it: the engine
+    of its host has no place there, or has given it to others.
+
+    Beside a cordon and not a kind of one: those that run there stay, a device may have both, and
+    each ends for itself.
+    """
+
+    reason: str
+    """In the engine's own words."""
+    until_s: float
+    """When it ends, in monotonic seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +336,10 @@ class PoolSpec:
     not None.
 
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
-    its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
-    replicas prefer different hosts. `files` identifies its files in the caches of hosts (digest of
-    the bundle); they have `bundle_bytes`, and `file_hosts` hosts besides the local one should have
-    them ahead of need. `image` is the engine's id of its server's image, "" for
-    none.
+    its host must have. `spread`: its replicas prefer different hosts. `files` identifies its files
+    in the caches of hosts (digest of the bundle); they have `bundle_bytes`, and `file_hosts` hosts
+    besides the local one should have them ahead of need. `image` is the engine's id of its server's
+    image, "" for none.
 
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
     Only then are the following used, in seconds: `start_s` is the limit of the server's start,
@@ -345,7 +369,8 @@ class PoolSpec:
     sample_every_s: float = 0.0
     may_rerun: bool = True
     labels: tuple[tuple[str, str], ...] = ()
-    driver: str = ""
+    ability: Ability | None = None
+    """What its host must be able to run, None for a model, which every host runs."""
     spread: bool = True
     files: str = ""
     file_hosts: int = 1
@@ -475,6 +500,11 @@ class Replica:
             return self.condemned is not Cause.WRONG or now - self.since_s >= QUIET_S
         return self.watch.silent_s(now) >= QUIET_S
 
+    begun_s: float = 0.0
+    """When its start left the start queue."""
+    engine_step: EngineStep | None = None
+    """What the engine of its host does for its start; None before the first report, and once that
+    is over."""
     fetching: Fetching | None = None
     """Its fetch of its files; None before the first report, and once it is complete."""
     probing: Probing | None = None

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from pool_manager.core.hosts import HostRecord, HostState
+from registry.model.hosts import Ability
 
 LASTING: Final = (HostState.JOINING, HostState.UP, HostState.UNREACHABLE)
 """States of hosts that files are meant for. A host that is unreachable for a moment keeps its part:
@@ -17,13 +18,13 @@ otherwise each short loss would move files."""
 class FileSet(NamedTuple):
     """The files of a revision: `files` identifies them (`PoolSpec.files`), they have `size` bytes,
     and `hosts` hosts that have a cache should have them. Of the revision's settings, `labels`,
-    `driver` and `device_kind` decide which hosts can use them."""
+    `ability` and `device_kind` decide which hosts can use them."""
 
     files: str
     size: int
     hosts: int = 1
     labels: tuple[tuple[str, str], ...] = ()
-    driver: str = ""
+    ability: Ability | None = None
     device_kind: str = "any"
 
 
@@ -41,7 +42,7 @@ def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[HostSpace]) -> list
 
     (1) A host that drains, is removed or gone gets none. Hosts without a cache need none, and are
         no `rooms`.
-    (2) A host must be able to run replicas of the revision: its labels, driver and devices.
+    (2) A host must be able to run replicas of the revision: its labels, ability and devices.
     (3) Hosts are chosen by rendezvous hashing (Thaler and Ravishankar, 1998): each file set takes
         the hosts with the highest hashes of both names. When one of H hosts comes or goes, only
         about 1/H of the copies move.
@@ -69,10 +70,10 @@ def _is_lasting(record: HostRecord) -> bool:
 def _can_run(one: FileSet, room: HostSpace) -> bool:
     record = room.record
     has_labels = all(record.labels.get(key) == value for key, value in one.labels)
-    # The driver of a host that has not answered yet is not known.
-    has_driver = "" in (one.driver, record.driver) or one.driver == record.driver
+    # The abilities of a host that has not answered yet are not known.
+    is_able = one.ability is None or not record.epoch or one.ability in record.abilities
     has_device = bool(room.kinds) if one.device_kind == "any" else one.device_kind in room.kinds
-    return has_labels and has_driver and has_device
+    return has_labels and is_able and has_device
 
 
 def _rank(files: str, host: str) -> bytes:

@@ -183,7 +183,7 @@ class Standbys:
         ledger = self._cluster.ledger
         bank, _ = self._cluster.standby_charge(place.device, place.host)
         is_claimed = ledger.claim is not None and place.device in ledger.claim.devices
-        is_barred = is_claimed or place.device in ledger.cordons
+        is_barred = is_claimed or place.device in (*ledger.cordons, *ledger.refusals)
         return bool(bank) and not (is_barred or place.host in ledger.closed)
 
     def _has_room(self, pool: Pool, place: StandbyPlace) -> bool:
@@ -449,6 +449,8 @@ class Supply:
             return f"nothing can be started: {closure}"
         if now >= pool.retry_at_s:
             return ""
+        if pool.refusals:
+            return f"refused {pool.refusals} times in a row, next try soon: {pool.last_error}"
         if pool.failures:
             return f"failed starts in a row: {pool.failures}, next try soon: {pool.last_error}"
         return f"the last replica was lost, next try soon: {pool.last_error}"

@@ -76,8 +76,11 @@ def holders_since(cluster: Cluster, need: Need, now: float) -> str:
 def trials(cluster: Cluster, need: Need) -> int:
     """Return how many of the devices that a need might have are in use by trials."""
     ledger = cluster.ledger
+    live = (cluster.pools[key] for key in cluster.live)
+    # Few pools are trials: the replicas of the others need not be looked at.
+    tried = [one for pool in live if pool.spec.role == "trial" for one in pool.replicas.values()]
     # The device may be that of a host which was removed.
-    taken = {id for one in cluster.replicas() if one.role == "trial" for id in one.devices}
+    taken = {id for one in tried for id in one.devices}
     return sum(ledger.fits_kind(device, need) for device in taken & ledger.devices.keys())
 
 

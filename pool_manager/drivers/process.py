@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
-from pool_manager.driver import EngineLosses, Exits, Processes
+from pool_manager.driver import EngineLosses, Exit, Exits, Processes
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, below, find, members
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
+from registry.model.hosts import Ability
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER, SEVERAL_GPUS, VISIBLE_DEVICES
 
@@ -40,6 +41,7 @@ class ProcessDriver:
 
     kind = "process"
     is_contained = False
+    abilities = frozenset({Ability.COMMAND, Ability.PACKAGES})
     images: Images | None = None
 
     def __init__(
@@ -216,7 +218,7 @@ class ProcessDriver:
         asyncio.get_running_loop().remove_reader(group.pidfd)
         if id not in self._reported:
             self._reported.add(id)
-            self.exits.notify(id, describe_exit(group.exit_code()))
+            self.exits.notify(id, Exit(describe_exit(group.exit_code())))
 
     def _signal(self, id: str, number: signal.Signals) -> None:
         group = self._groups.get(id)

@@ -17,6 +17,9 @@ MODEL_MAX: Final = 300
 """Max characters of the model of a GPU."""
 
 
+FREE_SHARE: Final = 0.95
+"""Part of the expected free memory of a GPU that must be there before a model is loaded. The rest
+is what drivers keep for themselves, which labels and ResourceSlices do not tell."""
 SLACK_MIB: Final = 256.0
 """MiB that a GPU may show beyond the accounted memory: contexts and fragments of others."""
 
@@ -156,6 +159,28 @@ def taken_mib(
     if not is_alone or gpu.used_mib is None or before_mib is None:
         return None
     return max(0.0, gpu.used_mib - before_mib)
+
+
+def lacks_room(gpu: Reading, expected_mib: float) -> str:
+    """Return why a replica must not load its model on a GPU that it has read before, "" if it may:
+    less than FREE_SHARE of what should be free there is. Others use it that the ledger does not
+    know. A GPU that reports no memory is not judged."""
+    if gpu.total_mib is None or gpu.used_mib is None or expected_mib <= 0:
+        return ""
+    free_mib = max(0.0, gpu.total_mib - gpu.used_mib)
+    if free_mib >= FREE_SHARE * expected_mib:
+        return ""
+    return (
+        f"{gpu.uuid} has {free_mib:,.0f} MiB free, expected {expected_mib:,.0f}: programs that are"
+        " no replicas use it"
+    )
+
+
+def grown_mib(before: Reading, after: Reading) -> float | None:
+    """Return the MiB by which the use of a GPU has grown, None if that is unknown."""
+    if before.used_mib is None or after.used_mib is None:
+        return None
+    return max(0.0, after.used_mib - before.used_mib)
 
 
 def listed(gpu: Reading, pids: Collection[int]) -> GpuProcess | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pool_manager.core.events import Loaded
+from pool_manager.core.events import Greeted, Loaded
 from pool_manager.driver import Processes
 from pool_manager.gpus import memory
 from pool_manager.host import HostOf
@@ -39,6 +39,8 @@ class GpuOccupancy:
         self._before_mib: dict[str, dict[str, float]] = {}
         """MiB in use before each replica, by its devices; those that were unknown are missing."""
         self._pids: dict[str, frozenset[int]] = {}
+        self._seen: dict[str, dict[str, Reading]] = {}
+        """The GPUs of replicas that read them themselves, before the load, by UUID."""
 
     def covers(self, id: str) -> bool:
         """Whether a replica is on a GPU."""
@@ -68,6 +70,47 @@ class GpuOccupancy:
         known = [mib for mib in used if mib is not None]
         return sum(known) if known else None
 
+    def why_refused(self, event: Greeted) -> str:
+        """Record the GPUs that a replica reads itself, and return why it must not load its model on
+        them, "" if it may. Without a reading nothing is known, and it may.
+
+        (1) A GPU of another replica on another device: the engine has given one GPU to both, where
+        the ledger charges two. (2) Other GPUs than the ledger charges, where it knows which. (3)
+        GPUs without the memory that the ledger expects to be free.
+        """
+        devices, seen = self._devices.get(event.id, ()), {one.uuid: one for one in event.gpus}
+        if seen:  # also before the GPUs of its host are known, of one that is adopted
+            self._seen[event.id] = seen
+        if not devices or not seen or event.loaded:
+            return ""
+        return self._clash(event.id) or self._why_not_there(event.id, devices, seen)
+
+    def _clash(self, id: str) -> str:
+        """Return rule (1)."""
+        devices, seen = set(self._devices[id]), self._seen[id].keys()
+        for other, theirs in self._seen.items():
+            shared, there = seen & theirs.keys(), set(self._devices.get(other, ()))
+            if other != id and shared and there and not devices & there:
+                return f"its host gave it {min(shared)}, which the replica {other} has already"
+        return ""
+
+    def _why_not_there(self, id: str, devices: Sequence[str], seen: Mapping[str, Reading]) -> str:
+        """Return rules (2) and (3). A device whose id is no UUID stands for whichever GPU the
+        engine chooses, all of one size (`Device.is_exclusive`)."""
+        known = {one.id: one for one in self._host_of(id).gpus.devices() if one.id in devices}
+        uuids = {one: one.rpartition("/")[2] for one in devices}
+        if not seen.keys() >= set(uuids.values()):
+            if any(not one.is_exclusive for one in known.values()):
+                there, expected = " and ".join(sorted(seen)), " and ".join(uuids.values())
+                return f"its host gave it {there}, expected {expected}"
+            uuids = dict(zip(devices, sorted(seen), strict=False))
+        for device, uuid in uuids.items():
+            size_mib = known[device].memory_mib if device in known else 0.0
+            expected_mib = size_mib - self._charges(device, id).others_mib
+            if size_mib and (reason := memory.lacks_room(seen[uuid], expected_mib)):
+                return reason
+        return ""
+
     async def measure(self, event: Loaded, emit: Callable[[Loaded], None]) -> None:
         """Emit the event with the replica's GPU memory in place of its host memory, which is not
         accounted: the most that it takes of one of its GPUs, as each is charged the same. Where
@@ -80,11 +123,22 @@ class GpuOccupancy:
             charges = self._charges(device, event.id)
             before_mib = self._before_mib.get(event.id, {}).get(device)
             taken_mib = await gpus.taken_mib(device, pids, before_mib, is_alone=not charges.others)
+            if taken_mib is None and not charges.others:
+                taken_mib = self._grown_mib(event)
             memory_mib = max(memory_mib, charges.own_mib if taken_mib is None else taken_mib)
         report = event.report
         if report:
             report = {**report, "memory_mib": memory_mib}
         emit(replace(event, memory_mib=memory_mib, report=report))
+
+    def _grown_mib(self, event: Loaded) -> float | None:
+        """Return the MiB that a replica takes of one of its GPUs by its own readings, the most if
+        they differ; None without readings. Only for one that is alone there."""
+        before = self._seen.get(event.id, {})
+        grown = (
+            memory.grown_mib(before[one.uuid], one) for one in event.gpus if one.uuid in before
+        )
+        return max((mib for mib in grown if mib is not None), default=None)
 
     async def held_mib(self, id: str) -> dict[str, float | None]:
         """Return what the driver reports now of a replica's processes on each of its GPUs, None
@@ -113,7 +167,7 @@ class GpuOccupancy:
 
     def forget(self, id: str) -> None:
         """Drop what is known of a replica that is gone, or was given up with its host."""
-        for known in (self._devices, self._before_mib, self._pids):
+        for known in (self._devices, self._before_mib, self._pids, self._seen):
             known.pop(id, None)
 
     def _others_mib(self, device: str, id: str, held_mib: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,17 +20,18 @@ from pool_manager.hosts.local import LocalEngine, LocalHost
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.stocking import Stocking
 from pool_manager.subscribers import Subscribers
-from registry.errors import BadRequest, Unknown
+from registry.errors import BadRequest, FnError, Unknown
 from registry.exchange import HostRoute
-from registry.model.hosts import HOSTS_MAX, Host, host_order
+from registry.model.hosts import Host, host_order
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
 if TYPE_CHECKING:
     from hosts.tls.door import LinkDoor
 
-MEMBERS_MAX: Final = 2 * HOSTS_MAX
-"""Max hosts beside this machine: all stored ones, and as many that are being removed."""
+MEMBERS_MAX: Final = 2_000
+"""Max hosts beside this machine: those of all definitions, which may be removed meanwhile, and the
+nodes of clusters. An engine does without the nodes that are too many."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
 EVENTS_OF_HOSTS: Final = (
@@ -59,15 +61,16 @@ class Hosts:
         emit: Callable[[events.Event], None],
         path: Callable[[str], Path],
         rewrite: Callable[[ReplicaRecord], None],
+        answers: Callable[[str], bool],
         tasks: Tasks,
         clock: Callable[[], float],
         wall: Callable[[], float],
         door: LinkDoor | None = None,
     ) -> None:
-        """`labels` are those of this machine; `seen`, `path`, `rewrite` and `door` as in
+        """`labels` are those of this machine; `seen`, `path`, `rewrite`, `answers` and `door` as in
         `HostServices`."""
         self._engine_of, self._seen_before = engine_of, seen
-        self._emit, self._path, self._rewrite = emit, path, rewrite
+        self._emit, self._path, self._rewrite, self._answers = emit, path, rewrite, answers
         self._tasks, self._clock, self._wall = tasks, clock, wall
         self._door = door
         self._owners: dict[str, str] = {local.name: local.name}
@@ -99,11 +102,21 @@ class Hosts:
         """Add a host or change its settings. Raises BadRequest for one that cannot be, DriverError
         if this server can have no other hosts."""
         name = host.name
-        known = self._engines.get(name)
+        known, before = self._engines.get(name), self._defined.get(name)
+        if before is not None and type(before) is not type(host):
+            raise BadRequest(
+                f"host {name}: expected another name: one of another kind is being removed"
+            )
         engine = known or self._engine_of(host, self._services(name))
-        engine.define(host)
-        self._engines[name], self._defined[name] = engine, host
+        was_removed = name in self._removed
         self._removed.discard(name)
+        try:
+            engine.define(host)
+        except FnError:
+            if was_removed:
+                self._removed.add(name)
+            raise
+        self._engines[name], self._defined[name] = engine, host
         if known is None and self._is_open:
             self._open(name, engine)
 
@@ -132,6 +145,7 @@ class Hosts:
             records=self.fleet.records,
             path=self._path,
             rewrite=self._rewrite,
+            answers=self._answers,
             emit=self._emit,
             changed=self.changed.notify,
             tasks=self._tasks,
@@ -148,6 +162,8 @@ class Hosts:
         is_draining: bool,
     ) -> None:
         name = host.name
+        if engine in self._removed:
+            return  # its hosts drain, and no other one joins
         if self._owners.get(name, engine) != engine:
             raise BadRequest(f"expected a host with a name of its own, got {name}")
         if name not in self._owners and len(self._owners) > MEMBERS_MAX:
@@ -248,6 +264,21 @@ class Hosts:
         present = _present(machine)
         return [self._view(records[name], present) for name in sorted(records, key=host_order)]
 
+    def views_of(self, engine: str, machine: Machine) -> list[HostView]:
+        """Return the hosts of an engine by name."""
+        records, present = machine.cluster.hosts, _present(machine)
+        return [
+            self._view(records[name], present)
+            for name in sorted(self._of(engine))
+            if name in records
+        ]
+
+    def complaint_of(self, engine: str) -> str:
+        """Return what an engine says is wrong with all of its hosts, "" for nothing or for no
+        engine of this name."""
+        found = self._engines.get(engine)
+        return found.complaint if found is not None else ""
+
     def view(self, name: str, machine: Machine) -> HostView | None:
         """Return a host, None if there is none of this name."""
         record = machine.cluster.hosts.get(name)
@@ -261,14 +292,22 @@ class Hosts:
             # The record of this machine is older than any clock.
             since_s=self._wall() - (self._clock() - max(record.since_s, self._began_s)),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
-            driver=record.driver,
             cpu_slots=present[record.name, "slots"],
             gpus=present[record.name, "gpus"],
             memory_mib=present[record.name, "mib"],
             replicas=present[record.name, "replicas"],
         )
         host = self.fleet.find(record.name)
-        return host.fill(found) if host is not None else found
+        if host is None:
+            return found
+        facts = host.facts
+        known = replace(
+            found,
+            abilities=facts.abilities,
+            is_contained=facts.is_contained,
+            pulls_images=facts.pulls_images,
+        )
+        return host.fill(known)
 
 
 def _engine_complaint(reason: str) -> str:

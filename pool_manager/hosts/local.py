@@ -165,7 +165,10 @@ class LocalHost:
         self._files = LocalFiles(settings, driver, bundles, folders)
         self.files: HostFiles = self._files
         self.facts = HostFacts(
-            settings.starts_at_once, is_contained=settings.caps_all, has_own_clock=False
+            settings.starts_at_once,
+            is_contained=driver.is_contained,
+            has_own_clock=False,
+            abilities=driver.abilities,
         )
 
     def memory(self) -> HostMemory | None:
@@ -203,6 +206,7 @@ class LocalEngine:
         f"{LOCAL_HOST} is the machine that the server runs on: its settings are FN_CPU_SLOTS,"
         " FN_GPUS and FN_HOST_LABELS"
     )
+    complaint = ""
 
     def __init__(self, host: LocalHost, labels: Mapping[str, str], services: HostServices) -> None:
         """`labels` are those of the settings; those of the definition go before them."""

@@ -25,9 +25,10 @@ from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory, HostState
 from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib
-from pool_manager.driver import Driver, EngineLosses, Exits, Processes
+from pool_manager.driver import Driver, EngineLosses, Exit, Exits, Processes
 from pool_manager.drivers.docker.driver import DockerDriver
-from pool_manager.drivers.docker.spec import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
+from pool_manager.drivers.docker.spec import CONTROL_TARGET, DATA_TARGET
+from pool_manager.drivers.environment import MODEL_TARGET
 from pool_manager.gpus.memory import NONE
 from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView
 from pool_manager.hosts.agent import AGENT_ID, AgentReports
@@ -45,7 +46,7 @@ from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
-from registry.model.hosts import SshHost
+from registry.model.hosts import Ability, SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, ReplicaRecord
 
@@ -67,8 +68,6 @@ CLOCK_OFF_S: Final = 5.0
 class RemoteHost:
     """`ReplicaHost` by SSH, whose replicas are containers. What it has raises DriverError, and
     HostDown while the host cannot be reached."""
-
-    facts = HostFacts(STARTS_AT_ONCE, is_contained=True, has_own_clock=True)
 
     def __init__(
         self,
@@ -115,6 +114,12 @@ class RemoteHost:
         self.files: HostFiles = PlacedFiles(self, services.path)
         self.agent = self._make_agent()
         self._devices = HostDevices(host.name, self.agent.reports, services.emit)
+
+    @property
+    def facts(self) -> HostFacts:
+        """Images are sent from this server's engine, if it has one."""
+        abilities = DockerDriver.abilities if self._settings.has_images else frozenset[Ability]()
+        return HostFacts(STARTS_AT_ONCE, is_contained=True, has_own_clock=True, abilities=abilities)
 
     def _make_agent(self) -> AgentKeeper:
         services, pool = self._services, self._pool
@@ -274,9 +279,10 @@ class RemoteHost:
         """Report the host with its devices: after a join, or when they have changed."""
         self.epoch += 1
         devices = tuple(self.devices())
-        rtt_s = self.connection.rtt_s
-        kind = DockerDriver.kind
-        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, kind, rtt_s))
+        rtt_s, abilities = self.connection.rtt_s, self.facts.abilities
+        self._services.emit(
+            events.HostUp(self.name, self.epoch, devices, running, rtt_s, abilities)
+        )
 
     @property
     def _may_have_gpus(self) -> bool:
@@ -338,11 +344,11 @@ class RemoteHost:
 
     # Events of the engine
 
-    def _on_exit(self, id: str, how: str) -> None:
+    def _on_exit(self, id: str, end: Exit) -> None:
         if id == AGENT_ID:
-            self.agent.exited(how)
+            self.agent.exited(end.how)
         else:
-            self.exits.notify(id, how)
+            self.exits.notify(id, end)
 
     def _on_engine_lost(self, reason: str) -> None:
         if self.is_up:

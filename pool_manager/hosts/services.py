@@ -22,7 +22,8 @@ class HostServices:
 
     announce: Callable[[ReplicaHost, Mapping[str, str], bool], None]
     """Adds a host to the manager's, in place of one of the same name; its labels, and whether it
-    drains. Called again when these change. Raises BadRequest if there are too many."""
+    drains. Called again when these change. Raises BadRequest if there are too many. While the
+    definition is being removed it has no effect."""
     withdraw: Callable[[str, bool], None]
     """Takes a host back by its name: its replicas drain, then it is forgotten. With True it can be
     reached no more, and its replicas are given up as those of one that was removed by force."""
@@ -36,6 +37,8 @@ class HostServices:
     rewrite: Callable[[ReplicaRecord], None]
     """Replaces the record of a replica, on the disk first, with what is known only after its start.
     Raises OSError."""
+    answers: Callable[[str], bool]
+    """Returns whether a replica of a host has answered the last PINGs."""
     emit: Callable[[events.Event], None]
     """Gets events for the machine."""
     changed: Callable[[str], None]

@@ -20,6 +20,7 @@ class SshEngine:
     engine or its GPUs needs another connection: a `RemoteHost` that takes over the replicas."""
 
     why_kept = ""
+    complaint = ""
 
     def __init__(self, settings: HostSettings, pool: PoolSettings, services: HostServices) -> None:
         self._settings, self._pool, self._services = settings, pool, services

@@ -202,7 +202,7 @@ def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Cache
             required.size + sum(one.size for one in prepared),
             spec.file_hosts,
             spec.labels,
-            spec.driver,
+            spec.ability,
             spec.device_kind,
         )
         yield CachedSet(files, required.files, (("", prepared), *compiled))

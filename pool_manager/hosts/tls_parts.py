@@ -175,9 +175,12 @@ class FetchedFiles:
     cache: HostCache | None = None
     images: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, door: LinkDoor, services: HostServices) -> None:
-        """`name` is that of the host."""
-        self._name, self._path = name, services.path
+    def __init__(
+        self, name: str, door: LinkDoor, services: HostServices, *, has_volumes: bool = False
+    ) -> None:
+        """`name` is that of the host. `has_volumes`: its engine has the volumes that mounts
+        name."""
+        self._name, self._path, self._has_volumes = name, services.path, has_volumes
         self._fetches = Fetches(name, door.served_bytes, services)
         self.transfers = self._fetches.transfers
         """The fetches of starts in progress."""
@@ -196,7 +199,8 @@ class FetchedFiles:
                 f"host {self._name} has no Python environments: they are on this server's machine;"
                 f' deploy with host = {{ host = "local" }}'
             )
-        if binding.container is not None and binding.container.mounts:
+        container = binding.container
+        if container is not None and container.mounts and not self._has_volumes:
             raise StartRefused(
                 f"host {self._name} has no folders to mount: they are on this server's machine;"
                 f' deploy with host = {{ host = "local" }}'

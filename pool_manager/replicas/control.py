@@ -21,6 +21,7 @@ from pool_manager.ports import ControlConnections
 from pool_manager.replicas.messages import (
     parse_batching_off,
     parse_frame,
+    parse_gpus,
     parse_health,
     parse_life,
     parse_load_failed,
@@ -201,7 +202,7 @@ class Control:
             raise
 
     async def _greet(self, sock: socket.socket, hello: Hello) -> None:
-        loaded = self._checked(hello)
+        loaded, gpus = self._checked(hello), parse_gpus(hello.get("gpus"))
         redials = self._connections.redials
         listener = None if loaded else self._data_listener
         welcome(sock, listener, round(self._ping_s * 1e3) if redials else 0)
@@ -214,7 +215,8 @@ class Control:
         )
         await adopt(sock, stream)
         self._take_over(stream, dial)
-        self._emit(events.Greeted(self.id, parse_numbers(hello["phases"]), loaded is not None))
+        phases = parse_numbers(hello["phases"])
+        self._emit(events.Greeted(self.id, phases, loaded is not None, gpus))
         if not self._state.has_greeted:
             self._state.has_greeted = True
             self._background.append(self._tasks.spawn(f"pings {self.id}", self._ping_always()))

@@ -33,6 +33,7 @@ from registry.errors import (
     EnvironmentRefused,
     FnError,
     HostDown,
+    PlacementRefused,
     StartRefused,
     Unknown,
 )
@@ -83,6 +84,8 @@ class Launcher:
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
+        self._unreleased: dict[str, str] = {}
+        """Why the last release of a replica failed, by its id."""
         self._turn = wiring.turn
         self._gates: dict[str, StartGate] = {}
         self._entered: dict[str, tuple[StartGate, ReplicaHost]] = {}
@@ -201,7 +204,10 @@ class Launcher:
             if server is None or not server.secrets:
                 raise
             # An engine may quote the variables that it refuses.
-            raise type(error)(without(error.message, server.secrets.values())) from None
+            text = without(error.message, server.secrets.values())
+            if isinstance(error, PlacementRefused):
+                raise PlacementRefused(text, refused_s=error.refused_s) from None
+            raise type(error)(text) from None
 
     async def _assign(
         self,
@@ -300,6 +306,10 @@ class Launcher:
                 # Emitted before Lost, so that no replacement is started.
                 self._emit(events.EngineLost(str(reason), host))
             self._emit(events.Lost(id, str(reason), is_its_fault=False))
+        except PlacementRefused as error:
+            log.info("a replica was refused its place", replica=id, reason=error.message)
+            why, refused_s = error.message, error.refused_s
+            self._emit(events.Lost(id, why, is_its_fault=False, cause=why, refused_s=refused_s))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
             is_lasting = isinstance(error, LASTING)
@@ -396,6 +406,11 @@ class Launcher:
         """Return the control link of a replica, None once its release has begun."""
         return self._controls.get(id)
 
+    def is_answering(self, host: str) -> bool:
+        """Return whether a replica of a host has answered the last PINGs."""
+        controls = (self._controls.get(id) for id in self._fleet.records(host))
+        return any(one is not None and one.is_greeted and one.is_answering for one in controls)
+
     def terminate(self, id: str) -> None:
         """Send TERM to a replica in the background."""
         self._tasks.spawn(f"terminate {id}", self._terminate(id))
@@ -429,7 +444,12 @@ class Launcher:
                 if not isinstance(error, HostDown):
                     self._emit(events.EngineLost(str(error), host))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
-            log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
+            is_new = self._unreleased.get(id) != reason  # it is tried again every few seconds
+            self._unreleased[id] = reason
+            if is_new:
+                log.error(
+                    "a replica cannot be released", replica=id, reason=reason, exc_info=is_odd
+                )
             self._emit(events.NotReleased(id, reason))
         finally:
             self._releases.discard(id)
@@ -450,6 +470,7 @@ class Launcher:
         self._forget(id)
 
     def _forget(self, id: str) -> None:
+        self._unreleased.pop(id, None)
         self.output.end(id)
         self._relay.forget(id)
         self._occupancy.forget(id)

@@ -6,6 +6,7 @@ Replicas may run foreign code: numbers, texts and nesting have limits.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
@@ -13,6 +14,7 @@ from pool_manager.core import events
 from pool_manager.core.health.liveness import Reading
 from pool_manager.core.state import State
 from runtime_image.contract.control import PHASES, WAKE_PHASES, SessionName
+from runtime_image.contract.gpus import Reading as GpuReading
 from runtime_image.contract.health import SAID_MAX, Learnt, Ready
 from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.contract.parks import LifeCommand, LifeState, life_from, state_from
@@ -34,6 +36,9 @@ REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
 VERDICTS: Final = frozenset(SampleVerdict)
 STATUS_MAX: Final = 999
+GPUS_MAX: Final = 64
+"""Max GPUs of one replica."""
+_UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 LINE_MAX: Final = 100
 """Max characters of what a probe met."""
 WORDS: Final = "fngate replica: "
@@ -70,6 +75,34 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         State(life),
         is_unparkable=data.get("life") is None,
         has_slept=data.get("has_slept") is True,
+        gpus=parse_gpus(data.get("gpus")),
+    )
+
+
+def parse_gpus(value: Any) -> tuple[GpuReading, ...]:
+    """Parse the GPUs of a HELLO or a LOADED, None for none. Raises LinkError."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > GPUS_MAX:
+        raise LinkError(f"expected a list of at most {GPUS_MAX} GPUs, got {str(value)[:80]!r}")
+    try:
+        return tuple(_gpu(one) for one in value)
+    except ValueError as error:
+        raise LinkError(f"malformed GPU: {error}") from error
+
+
+def _gpu(value: Any) -> GpuReading:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, got {str(value)[:80]!r}")
+    uuid = value.get("uuid")
+    if not isinstance(uuid, str) or _UUID.fullmatch(uuid) is None:
+        raise ValueError(f"expected a UUID, got {str(uuid)[:80]!r}")
+    total, used = value.get("total_mib"), value.get("used_mib")
+    return GpuReading(
+        uuid,
+        "",
+        total_mib=None if total is None else number(total),
+        used_mib=None if used is None else number(used),
     )
 
 

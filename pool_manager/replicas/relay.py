@@ -12,19 +12,22 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.core.starts import WRONG
+from pool_manager.driver import Exit
 from pool_manager.fleet import Fleet
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.image_names import IMAGE_DIGEST
 from pool_manager.ports import NoSecrets, Secrets
 from pool_manager.replicas import records
 from pool_manager.replicas.activity import ActivityReader
 from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError
+from registry.errors import DriverError, PlacementRefused
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE
@@ -36,6 +39,10 @@ EXIT_S = 2.0
 """Seconds to wait for the driver's notification of the exit after a control link has ended."""
 LATE_S = 0.25
 """Seconds that the output of a replica that has failed and printed nothing gets to arrive."""
+
+EVICTED_S: Final = 30.0
+"""Seconds for which the devices of an evicted replica take nothing after the first eviction on
+their host (`refusals`)."""
 
 Emit = Callable[[events.Event], None]
 
@@ -85,7 +92,7 @@ class EventRelay:
         self.network_advice: dict[str, str] = {}
         """What to say of a replica that failed for lack of a network, without those that have
         one."""
-        self._exits: dict[str, asyncio.Future[str]] = {}
+        self._exits: dict[str, asyncio.Future[Exit]] = {}
         fleet.exits.subscribe(self._on_exit)
         fleet.engine_losses.subscribe(
             lambda host, reason: self._emit(events.EngineLost(reason, host))
@@ -104,15 +111,19 @@ class EventRelay:
         self._exits.pop(id, None)
         self._activities.forget(id)
 
-    def _on_exit(self, id: str, how: str) -> None:
+    def _on_exit(self, id: str, end: Exit) -> None:
         """Handle the driver's notification that a replica has exited."""
         exit = self._exits.get(id)
-        if exit is not None and not exit.done():
-            exit.set_result(how)
-            record = self.records.get(id)
-            hint = records.exit_hint(how, record)
-            lost = events.Lost(id, how, cause=records.cause_of(how, record))
-            self._tasks.spawn(f"end of {id}", self._report_lost(lost, hint))
+        if exit is None or exit.done():
+            return
+        exit.set_result(end)
+        if end.is_eviction:
+            self._emit(evicted(id, end.how))
+            return
+        record = self.records.get(id)
+        hint = records.exit_hint(end.how, record)
+        lost = events.Lost(id, end.how, cause=records.cause_of(end.how, record))
+        self._tasks.spawn(f"end of {id}", self._report_lost(lost, hint))
 
     def on_pong(self, id: str, busy_ms: int, runs: Sequence[RunCount]) -> None:
         """LinkReceiver: pass a PONG on."""
@@ -126,12 +137,15 @@ class EventRelay:
         """LinkReceiver: complete an event and pass it on."""
         match event:
             case events.Greeted():
+                if reason := self._occupancy.why_refused(event):
+                    self._emit(refused(event.id, reason))
+                    return
                 if self._is_standby(event.id):
                     self._on_started(event.id)
                 self._emit(self._with_start(event))
             case events.Loaded():
                 self._on_started(event.id)
-                self._report_loaded(self._with_load(event))
+                self._report_loaded(self._with_digest(self._with_load(event)))
             case events.Probed():
                 self._report_probed(event)
             case events.Lost():
@@ -164,6 +178,18 @@ class EventRelay:
             return event
         phases = records.load_phases(record, event.phases, bound_s, self._clock())
         return replace(event, phases=phases)
+
+    def _with_digest(self, event: events.Loaded) -> events.Loaded:
+        """Return the event of a trial with the digest of its server's image, where its host knows
+        that; what the replica itself says of it does not count."""
+        if not event.report:
+            return event
+        report = {key: value for key, value in event.report.items() if key != IMAGE_DIGEST}
+        record = self.records.get(event.id)
+        host = self._fleet.find(record.host) if record is not None else None
+        if host is not None and host.facts.digest_of is not None:
+            report[IMAGE_DIGEST] = host.facts.digest_of(event.id)
+        return replace(event, report=report)
 
     def _clocked_apart(self, id: str) -> ReplicaRecord | None:
         """Return the record of a replica whose clock is another one than this process's."""
@@ -237,3 +263,16 @@ class EventRelay:
                 return  # `_on_exit` reports it
         why = f"control link lost: {reason}"
         await self._report_lost(events.Lost(id, why, is_its_fault=is_its_fault))
+
+
+def refused(id: str, reason: str) -> events.Lost:
+    """Return the loss of a replica whose host gave it GPUs that it cannot use."""
+    error = PlacementRefused(reason)
+    return events.Lost(id, reason, is_its_fault=False, cause=reason, refused_s=error.refused_s)
+
+
+def evicted(id: str, how: str) -> events.Lost:
+    """Return the loss of a replica whose place its engine has taken."""
+    return events.Lost(
+        id, how, is_its_fault=False, cause=how, refused_s=EVICTED_S, is_eviction=True
+    )

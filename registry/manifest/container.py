@@ -60,16 +60,18 @@ class ContainerTable(Section):
     """Keys of [server] that concern its container."""
 
     image: str = Field(default="", max_length=512)
-    """Container image of the server, such as `nginx:1.27`. Needs the driver docker."""
+    """Container image of the server, such as `nginx:1.27`. Needs the driver docker, or hosts that
+    pull images themselves, as those of a cluster: these need `port`, too."""
     mounts: dict[str, Word] = Field(default={}, max_length=MOUNTS_MAX)
     """Folders of the host that the server of an image sees: a name for each, and
     `"SOURCE:TARGET"`, read-only, or `"SOURCE:TARGET:rw"`. `FN_MOUNT_ROOTS` says which folders may
-    be mounted."""
+    be mounted. On hosts of a cluster the name is that of a PersistentVolumeClaim, and SOURCE is not
+    used."""
     user: str = Field(default="", max_length=21)
     """User of an image's server as numbers, `UID` or `UID:GID`. Empty for the image's own."""
     capabilities: list[Word] = Field(default=[], max_length=len(CAPABILITIES))
     """Linux capabilities of an image's server: `CHOWN`, `DAC_OVERRIDE`, `FOWNER`,
-    `NET_BIND_SERVICE`, `SETGID` or `SETUID`."""
+    `NET_BIND_SERVICE`, `SETGID` or `SETUID`. Hosts of a cluster grant none."""
     writable: dict[str, int] = Field(default={}, max_length=WRITABLE_MAX)
     """Folders that an image's server may write to, with MiB of memory that their files may take."""
     shm_mib: int | None = Field(default=None, ge=1, le=1_048_576)

@@ -120,6 +120,7 @@ class Overrides(TypedDict, total=False):
     idle_s: float | None
     spread: bool | None
     file_hosts: int | None
+    preemptible: bool | None
     host_labels: dict[str, str] | None
     memory_mib: int | None
     device: str | None
@@ -144,6 +145,7 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "idle_s": ("scaling", "idle_s"),
     "spread": ("scaling", "spread"),
     "file_hosts": ("scaling", "file_hosts"),
+    "preemptible": ("scaling", "preemptible"),
     "host_labels": ("device", "host"),
     "memory_mib": ("device", "memory_mib"),
     "device": ("device", "kind"),
@@ -269,7 +271,8 @@ def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
     Raises BadRequest, naming the key.
     """
     if not changes:
-        raise BadRequest("expected at least one of min, max, idle_s, spread, file_hosts; got none")
+        keys = ", ".join(ScalingTable.model_fields)
+        raise BadRequest(f"expected at least one of {keys}; got none")
     try:
         table = validate(ScalingTable, {**asdict(scaling), **changes}, "scaling")
     except BadManifest as error:

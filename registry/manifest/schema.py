@@ -66,6 +66,11 @@ class ScalingTable(Section):
     """Whether replicas prefer different hosts."""
     file_hosts: int = Field(default=1, ge=0, le=100)
     """Number of hosts that keep the files of the model ahead of need."""
+    preemptible: bool | None = None
+    """Whether other users of a Kubernetes cluster may take the place of replicas, if their Pods are
+    more important; by default if `min` is 0. Such an end is no failure, and calls that waited are
+    placed anew. On this machine and on hosts by SSH, where fngate alone starts replicas, it has no
+    effect."""
 
     @field_validator("max")
     @classmethod

@@ -26,6 +26,13 @@ class Scaling:
     """Whether replicas prefer different hosts."""
     file_hosts: int = 1
     """Number of hosts that keep the files ahead of need."""
+    preemptible: bool | None = None
+    """Whether other users of a cluster may take the place of its replicas; None: if `min` is 0."""
+
+    @property
+    def is_preemptible(self) -> bool:
+        """`preemptible`, or what that means where it is not set."""
+        return self.min == 0 if self.preemptible is None else self.preemptible
 
 
 @dataclass(frozen=True, slots=True)

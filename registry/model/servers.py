@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from registry.model.hosts import Ability
 from registry.model.parks import ParkSettings
 from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.server import Network
@@ -165,6 +166,13 @@ class ServerSettings:
     """Its Python packages; None if it has none of its own."""
     park: ParkSettings | None = None
     """How it sleeps; None if it is stopped instead."""
+
+    @property
+    def ability(self) -> Ability:
+        """What a host must be able to run for it."""
+        if self.image is not None:
+            return Ability.IMAGE
+        return Ability.COMMAND if self.python is None else Ability.PACKAGES
 
     @property
     def why_not_golden(self) -> str:

@@ -10,8 +10,17 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, StoredHost
+from registry.model.hosts import (
+    HOSTS_MAX,
+    LOCAL_HOST,
+    HostKind,
+    KubernetesHost,
+    SshHost,
+    StoredHost,
+    where,
+)
 from registry.names import HOST_LABEL, check_labels, check_name
+from registry.store.clusters import check_cluster
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record
 from runtime_image.contract.proposals import did_you_mean, nearest
@@ -46,7 +55,7 @@ class HostStore:
     async def open(cls, database: Database) -> HostStore:
         """Read the hosts of a database. Raises StoreUnavailable."""
         rows = await database.read("SELECT record FROM hosts ORDER BY name")
-        return cls(database, [decode_record(row[0], StoredHost) for row in rows])
+        return cls(database, [_decoded(row[0]) for row in rows])
 
     def all(self) -> list[StoredHost]:
         """Return every host by name, without the local one."""
@@ -78,10 +87,11 @@ class HostStore:
         """Raise BadRequest or Conflict if `add` would refuse the host."""
         check_host(host)
         if host.name in self._hosts:
-            raise Conflict(f"there is a host {host.name} already: {self._hosts[host.name].address}")
+            raise Conflict(f"there is a host {host.name} already: {where(self._hosts[host.name])}")
         for other in self._hosts.values():
-            if other.address == host.address:
-                raise Conflict(f"{host.address} is the host {other.name} already")
+            if type(other) is type(host) and where(other) == where(host):
+                # Both would have the same devices.
+                raise Conflict(f"{where(host)} is the host {other.name} already")
         if len(self._hosts) >= HOSTS_MAX:
             raise Conflict(f"there are {HOSTS_MAX} hosts already; remove one first")
 
@@ -130,12 +140,25 @@ def check_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return check_labels(labels)
 
 
+def _decoded(record: str) -> StoredHost:
+    if decode_record(record, HostKind).kind == "ssh":
+        return decode_record(record, SshHost)
+    return decode_record(record, KubernetesHost)
+
+
 def check_host(host: StoredHost) -> None:
-    """Raise BadRequest for the first field that is not valid. Only a login can check the rest."""
+    """Raise BadRequest for the first field that is not valid. Only the host can check the rest."""
     check_name(host.name)
     if host.name == LOCAL_HOST:
         raise BadRequest(f"{LOCAL_HOST!r} is the name of the machine that the server runs on")
     check_own_labels(host.labels)
+    if isinstance(host, SshHost):
+        _check_login(host)
+    else:
+        check_cluster(host)
+
+
+def _check_login(host: SshHost) -> None:
     _check_text("address", host.address, ADDRESS_MAX)
     _check_text("identity", host.identity, PATH_MAX)
     _check_text("gpus", host.gpus, GPUS_MAX)

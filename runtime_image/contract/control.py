@@ -91,6 +91,17 @@ def is_texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
+class SeenGpu(TypedDict):
+    """A GPU or MIG slice as its driver reports it in the container of a replica, in MiB. A value
+    that it does not report is missing."""
+
+    uuid: str
+    total_mib: NotRequired[float]
+    """Its memory, less what the driver keeps for itself."""
+    used_mib: NotRequired[float]
+    """What all programs on it have in use, whichever container they are in."""
+
+
 class Hello(TypedDict):
     """First frame of a replica. `bound` and `loaded` are for a restarted manager: they state which
     model the replica already serves. `bound` is "" before the replica gets a model."""
@@ -105,6 +116,8 @@ class Hello(TypedDict):
     bound: str
     loaded: NotRequired[Loaded]
     phases: dict[str, float]
+    gpus: NotRequired[list[SeenGpu]]
+    """The GPUs that a replica which dials in sees, as it began; missing where it can read none."""
 
 
 class BindRequest(TypedDict):
@@ -159,6 +172,8 @@ class Loaded(TypedDict):
     """A `health.Learnt`, as the last manager sent it; only in HELLO of a sidecar that has one."""
     life: NotRequired[str]
     """A `parks.LifeState`; only of a sidecar that can be told to park."""
+    gpus: NotRequired[list[SeenGpu]]
+    """As in HELLO, after the first runs; only from a model's trial."""
     has_slept: NotRequired[bool]
     """Whether its engine was put to sleep before, and may keep the host memory that it took; only
     in HELLO of such a sidecar."""

@@ -23,7 +23,11 @@ from __future__ import annotations
 from typing import Any, Final, TypedDict
 
 ENTRANCE_FILE: Final = "entrance.json"
-"""File in the run folder of a replica that dials in, in place of its record."""
+"""File in the run folder of a replica that dials in, in place of its record; an engine may have it
+elsewhere, and then names it to the replica."""
+FETCHED_FILE: Final = "fetched"
+"""File that a sidecar makes in its run folder once it has fetched the files of a server that is
+apart: an engine starts that server no earlier."""
 ENROL_MAX: Final = 32 * 1024
 """Max bytes of the body of ENROL, and of an `Entrance`."""
 FETCHES_MAX: Final = 4

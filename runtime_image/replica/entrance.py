@@ -22,6 +22,7 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.record import EXIT_BAD_RECORD, RecordRefused, checked_record
 from runtime_image.link.tls_listener import BACKLOG, TlsListener
 from runtime_image.link.tls_socket import TlsSocket
+from runtime_image.replica.seen_gpus import SeenGpus, seen_gpus
 from runtime_image.replica.tls_dialling import DIAL_S, TlsDialler, certificate_of
 
 EXIT_NO_DOOR: Final = 69
@@ -50,16 +51,18 @@ class Enrolment(NamedTuple):
     """The data listener."""
     dialler: TlsDialler
     """Connects to the door."""
+    gpus: SeenGpus | None
+    """Reads its GPUs, which its manager cannot; None on a CPU slot."""
 
 
-def enrol(run_dir: Path) -> Enrolment:
-    """Enrol by the entrance in `run_dir`, blocking. Raises RecordRefused, with the reason and an
+def enrol(path: Path) -> Enrolment:
+    """Enrol by the entrance at `path`, blocking. Raises RecordRefused, with the reason and an
     exit code of its own.
 
     The phase `start` is the time that this took, unless the replica is a standby.
     """
     began_s = time.monotonic()
-    entrance = read_entrance(run_dir)
+    entrance = read_entrance(path)
     token = _token_of(entrance)
     try:
         credentials = Credentials(entrance["authority"])
@@ -77,10 +80,10 @@ def enrol(run_dir: Path) -> Enrolment:
         raise
 
 
-def read_entrance(run_dir: Path) -> Entrance:
-    """Read the entrance in `run_dir`. Raises RecordRefused."""
+def read_entrance(path: Path) -> Entrance:
+    """Read the entrance at `path`. Raises RecordRefused."""
     try:
-        with (run_dir / ENTRANCE_FILE).open("rb") as file:
+        with path.open("rb") as file:
             text = file.read(ENROL_MAX + 1)
         if len(text) > ENROL_MAX:
             raise _bad(f"expected at most {ENROL_MAX} bytes")
@@ -187,7 +190,7 @@ def _enter(
     if record.role != "standby":  # no caller waits for a standby's start
         took_ms = (time.monotonic() - began_s) * 1e3
         record = replace(record, phases={**record.phases, "start": took_ms})
-    return Enrolment(record, credentials, listener, dialler)
+    return Enrolment(record, credentials, listener, dialler, seen_gpus(record))
 
 
 def _record_of(answer: Frame) -> ReplicaRecord:

@@ -84,6 +84,7 @@ class Replica:
         of its enrolment."""
         self._record = enrolment.record if enrolment is not None else read_record(run_dir)
         self._was_standby = self._record.role == "standby"
+        self._gpus = enrolment.gpus if enrolment is not None else None
         self._import()
         self._loop = Loop(time.monotonic)
         self._worker = Worker()
@@ -165,7 +166,7 @@ class Replica:
         """Return HELLO for a manager that knows nothing of this replica yet."""
         if self._serving is not None:
             self._serving.runs.repeat()
-        return hello_of(self._record, self._phases, self._loaded, dial)
+        return hello_of(self._record, self._phases, self._loaded, dial, self._gpus)
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
@@ -296,6 +297,8 @@ class Replica:
         if not_compiled:
             loaded["not_compiled"] = not_compiled[0]
         if subject is not None:
+            if self._gpus is not None and (seen := self._gpus.now()) is not None:
+                loaded["gpus"] = seen
             loaded["report"] = report_of(
                 engine, subject, folder, load_ms, kind, self._record.threads
             )

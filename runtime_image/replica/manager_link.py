@@ -7,7 +7,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from runtime_image.contract.control import CONTROL_SOCKET, Hello, Loaded, ReplicaRecord
 from runtime_image.contract.link import VERSION
@@ -16,6 +16,9 @@ from runtime_image.link.handshake import greet, pack_hello
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.dialling import Dialler, UnixDialler
 from runtime_image.replica.loop import Loop
+
+if TYPE_CHECKING:
+    from runtime_image.replica.seen_gpus import SeenGpus
 
 RECONNECT_S = 0.2
 """Interval between two attempts to reconnect. Short: a restarted manager accepts calls soon after
@@ -40,9 +43,14 @@ class ControlLink(Protocol):
 
 
 def hello_of(
-    record: ReplicaRecord, phases: dict[str, float], loaded: Loaded | None, dial: int
+    record: ReplicaRecord,
+    phases: dict[str, float],
+    loaded: Loaded | None,
+    dial: int,
+    gpus: SeenGpus | None = None,
 ) -> Hello:
-    """Return the HELLO of this process; `phases` in milliseconds, `loaded` None before the load."""
+    """Return the HELLO of this process; `phases` in milliseconds, `loaded` None before the load.
+    Waits for the first reading of `gpus`."""
     hello: Hello = {
         "token": record.token,
         "version": VERSION,
@@ -54,6 +62,8 @@ def hello_of(
     }
     if loaded is not None:
         hello["loaded"] = loaded
+    if gpus is not None and (found := gpus.first()) is not None:
+        hello["gpus"] = found
     return hello
 
 

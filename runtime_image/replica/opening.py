@@ -71,7 +71,7 @@ def open_links(  # noqa: PLR0913 - the composition of the replica's parts
         import runtime_image.replica.fetching  # noqa: F401 - imported ahead of BIND
         from runtime_image.replica.tls_dialling import DIAL_S
 
-        _, credentials, listener, door = enrolment
+        credentials, listener, door = enrolment.credentials, enrolment.listener, enrolment.dialler
         dialler, dial = door, lambda: credentials.dial(door.address, DIAL_S)
         _expire(loop, enrolment)
     remote = RemoteLink(

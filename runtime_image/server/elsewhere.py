@@ -47,11 +47,11 @@ def strangers_of(spec: ServerSpec) -> str:
     """Return who else reaches a server that is apart, "" if nobody does.
 
     On the engine's network everybody on this machine and in other containers does, except where it
-    listens on the loopback interface. The sidecar itself listens on nothing.
+    listens on the loopback interface.
     """
     if not spec.is_apart or spec.network == "none":
         return ""
-    found = [one for one in listeners.listeners() if not one.is_local]
+    found = [one for one in listeners.others() if not one.is_local]
     if not found:
         return ""
     return (
@@ -161,7 +161,7 @@ class PortWatch:
             Probe(self._loop, self._at(port), path, partial(self._answered, port))
 
     def _misplaced(self, processes: list[Process] | None) -> list[Listener]:
-        found = listeners.listeners()
+        found = listeners.others()
         if processes is not None:
             own = listeners.sockets_of(processes)
             found = [one for one in found if one.inode in own]

@@ -44,6 +44,12 @@ def listeners() -> list[Listener]:
     return found
 
 
+def others() -> list[Listener]:
+    """Return them without those of this process: in a Pod it listens for gateways itself."""
+    own = sockets_of([Process(os.getpid(), 0)])
+    return [one for one in listeners() if one.inode not in own]
+
+
 def parse(text: str) -> Iterator[Listener]:
     """Yield the listening sockets of a file like /proc/net/tcp."""
     for line in text.splitlines()[1:]:

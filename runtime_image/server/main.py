@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
-from runtime_image.contract.enrolment import FetchedFile
+from runtime_image.contract.enrolment import FETCHED_FILE, FetchedFile
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
@@ -122,6 +122,7 @@ class Sidecar:
 
         TERM keeps its default action meanwhile: there is no server yet.
         """
+        self._gpus = enrolment.gpus if enrolment is not None else None
         self._manager, self._listener, frames, self._guard, self._connect = open_links(
             self._loop,
             self._run_dir,
@@ -151,7 +152,7 @@ class Sidecar:
         if loaded is not None and self._parking is not None:
             parking = self._parking
             loaded = {**loaded, "life": parking.state, "has_slept": parking.has_slept}
-        return hello_of(self._record, self._phases, loaded, dial)
+        return hello_of(self._record, self._phases, loaded, dial, self._gpus)
 
     # The manager
 
@@ -285,6 +286,8 @@ class Sidecar:
             return
         if fetched.files:
             self._phases["fetch"] = fetched.ms
+        if self._spec.is_apart:
+            (self._run_dir / FETCHED_FILE).touch()
         self._began_s = self._loop.clock()
         self._begin(self._spec, secrets)
 

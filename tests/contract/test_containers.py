@@ -12,7 +12,8 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.drivers.docker.driver import DockerDriver
-from pool_manager.drivers.docker.spec import HOLDER, REPLICA, STANDBY_CAP_MIB
+from pool_manager.drivers.docker.spec import HOLDER, REPLICA
+from pool_manager.drivers.environment import STANDBY_CAP_MIB
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from runtime_image.contract.model import ModelSpec

@@ -13,20 +13,23 @@ import pytest
 from gateway.data_links import Delivered
 from hosts.tls.authority import Authority
 from hosts.tls.door import LinkDoor
+from pool_manager.drivers.uids import DEFAULT, parse_range
 from pool_manager.host import HostEngine
 from pool_manager.hosts.services import HostServices
+from pool_manager.hosts.settings import HostSettings, KubernetesSettings
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, HostDown, Unknown
-from registry.model.hosts import LOCAL_HOST, Host
+from registry.model.hosts import LOCAL_HOST, Host, KubernetesHost
 from runtime_image.contract.addresses import TlsAddress
 from runtime_image.contract.control import ReplicaRecord
 from tests.support import models
 from tests.support.cluster import NODES, SLOTS, Cluster
 from tests.support.dial_in.engine import DialInEngine
-from tests.support.dial_in.places import loopback
+from tests.support.dial_in.places import can_open_networks, loopback
 from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import WORKER, Plan
+from tests.support.kubernetes.double import IMAGE, Double
 from tests.support.leaks import Leaks
 from tests.support.other_hosts import KEY, House, Place
 from tests.support.replicas import pool_settings
@@ -35,6 +38,8 @@ from tests.support.scenes import a_record
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SSH = pytest.param("ssh", marks=pytest.mark.docker)
+NEEDS_ROOT = pytest.mark.skipif(not can_open_networks(), reason="needs network namespaces")
+KUBERNETES = pytest.param("kubernetes", marks=NEEDS_ROOT)
 
 
 @pytest.fixture
@@ -97,7 +102,36 @@ class DialledIn(House):
         await self.door.close()
 
 
-@pytest.fixture(params=["local", "cluster", "dial-in", SSH])
+class InPods(House):
+    """A house in the double of a Kubernetes cluster, which it closes; its function may use one of
+    two nodes."""
+
+    def __init__(self, settings: PoolSettings, folder: Path, root: Path, double: Double) -> None:
+        self._double = double
+        authority = Authority.open(root / "link", 1, time.time)
+        self.door = LinkDoor(TlsAddress(double.address, 0), None, authority, time.time)
+        access = KubernetesSettings(double.folder, double.address, double.api.port)
+        uids = parse_range(DEFAULT)
+        super().__init__(
+            settings,
+            folder,
+            KubernetesHost("k", image=IMAGE, cpu_slots=2),
+            name="k/n2",
+            remote=HostSettings("test", {}, uids, kubernetes=access),
+            door=self.door,
+        )
+
+    async def open(self, **changes: Any) -> None:
+        await self.door.open()
+        await super().open(**changes)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.door.close()
+        await self._double.close()
+
+
+@pytest.fixture(params=["local", "cluster", "dial-in", KUBERNETES, SSH])
 async def one(
     request: pytest.FixtureRequest, settings: PoolSettings, tmp_path: Path
 ) -> AsyncIterator[House]:
@@ -111,6 +145,10 @@ async def one(
         made = Clustered(settings, files, "node2")
     elif request.param == "dial-in":
         made = DialledIn(settings, files, "node2", tmp_path / "engine")
+    elif request.param == "kubernetes":
+        double = Double()
+        await double.open()
+        made = InPods(settings, files, tmp_path, double)
     else:
         leaks: Leaks = request.getfixturevalue("leaks")
         for text in ("nsenter", "unshare", "python", "pipe:", "net/tun"):

@@ -189,3 +189,14 @@ def test_a_drained_replica_ends_its_links(model: DialInReplica) -> None:
         data.last()
     data.close()
     assert model.exit() == 0
+
+
+def test_a_replica_on_a_gpu_greets_with_what_it_sees(root: Path) -> None:
+    """Where no driver answers, HELLO comes all the same, without GPUs."""
+    with closing(DialInReplica(root, device_kind="cuda", devices=("c/n/gpu-0",))) as one:
+        one.listen()
+        one.launch()
+        _, hello = one.dialled()
+
+        assert all(gpu["uuid"] for gpu in hello.get("gpus", []))
+        assert "gpus" not in hello or Path("/dev/nvidiactl").exists()

@@ -78,7 +78,8 @@ async def test_a_server_shows_no_secret(server: ServerProcess, tmp_path: Path) -
     async with client(server) as caller:
         await caller.deploy(models.add_one(tmp_path), name="affine", manifest=FAR, min=1)
         assert (await caller.call("affine", ROW)).status == 200
-        records = list(server.data.rglob("replica.json*"))
+        # Beside them may be one that is being written.
+        records = list(server.data.rglob("replica.json"))
         assert records
         secrets = key_lines(kept.read_text())
         for record in records:

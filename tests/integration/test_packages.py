@@ -26,6 +26,7 @@ NEEDED = {
     "gateway/grpc/inference.proto",
     "registry/store/migrations/0001_nouns.sql",
     "runtime_image/Dockerfile.runtime",
+    "runtime_image/Dockerfile.server",
     "runtime_image/requirements.lock",
     "runtime_image/requirements/cpu.txt",
     "runtime_image/requirements/gpu.txt",

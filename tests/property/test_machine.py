@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ FAR = {
         Device("far/cpu1", "cpu", 2_000, "far/ram", "far"),
         Device("far/GPU-1", "cuda", 2_500, host="far"),
     ],
-    "off": [Device("off/GPU-1", "cuda", 4_000, host="off")],
+    "off": [Device("off/GPU-1", "cuda", 4_000, host="off", is_exclusive=True)],
 }
 ENDINGS_MAX = 40
 """Steps of 5 s within which a shut-down host must have no replica left."""
@@ -318,6 +319,7 @@ class World(Promises):
             self.book.devices.pop(device.id, None)
             if device not in devices:
                 self.cordoned.pop(device.id, None)
+                self.barred.pop(device.id, None)
         self.book.devices |= {one.id: one for one in devices}
         self.feed(events.HostUp(host, epoch, devices, running, rtt_s=0.001))
 
@@ -433,6 +435,30 @@ class World(Promises):
         for id in self.some(pick, *states):
             self.feed(events.Lost(id, "exit 1", ("last line",), "load", is_its_fault))
 
+    @precondition(lambda self: self.book.entries)
+    @rule(
+        pick=picks,
+        states=st.sampled_from([COMING, [State.STARTING], [State.READY], [State.DRAINING]]),
+        refused_s=st.sampled_from([0.5, 30.0, 1e6]),
+        is_eviction=st.booleans(),
+        times=st.sampled_from([1, 1, 3, 12]),
+    )
+    def turn_away(
+        self, pick: int, states: list[State], refused_s: float, is_eviction: bool, times: int
+    ) -> None:
+        """The engine of a host has no place for replicas, or takes it back."""
+        for _ in range(times):
+            for id in self.some(pick, *states):
+                lost = events.Lost(id, "0/3 nodes", (), "", False, "it was evicted", False)
+                self.feed(replace(lost, refused_s=refused_s, is_eviction=is_eviction))
+
+    @precondition(lambda self: self.some(0, *COMING))
+    @rule(pick=picks, text=st.sampled_from(["", "pulls the image", "makes a sandbox"]))
+    def work_on(self, pick: int, text: str) -> None:
+        """The engine of a host reports what it does for a start."""
+        for id in self.some(pick, *COMING):
+            self.feed(events.Starting(id, text))
+
     @rule(states=st.sampled_from([COMING, [State.READY], [State.DRAINING], [State.RELEASING]]))
     def clear(self, states: list[State]) -> None:
         """All processes in some states end and are released at once."""
@@ -449,7 +475,7 @@ class World(Promises):
             self.feed(events.Released(id) if works else events.NotReleased(id, "stuck"))
 
     @precondition(lambda self: self.book.entries)
-    @rule(pick=picks, number=st.integers(0, 5))
+    @rule(pick=picks, number=st.integers(0, 7))
     def cross(self, pick: int, number: int) -> None:
         """An event arrives that does not match the replica's state."""
         id = next(iter(self.some(pick, *(set(State) - {State.RELEASING}))), "nobody")
@@ -459,6 +485,8 @@ class World(Promises):
             events.Released(id),
             events.FirstRun(id, 1.0),
             events.Lost("nobody", "exit 1"),
+            events.Lost("nobody", "0/3 nodes", refused_s=30.0),
+            events.Starting(id, "late"),
             events.BatchingRefuted(id, "rows are lost"),
         ]
         self.feed(news[number])

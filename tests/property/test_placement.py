@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.hosts import HostRecord, HostState
-from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation
+from pool_manager.core.ledger import Ledger, Need, Reservation
 from pool_manager.core.placement import (
     CPU_SLOT_S,
     SPREAD_S,
@@ -31,24 +31,31 @@ from pool_manager.core.placement import (
     start_price_s,
     victims_on,
 )
-from pool_manager.core.state import Device
-from registry.model.hosts import LOCAL_HOST
+from pool_manager.core.state import Cordon, Device
+from registry.model.hosts import LOCAL_HOST, Ability
 from tests.support.doses import amount
 
 HOSTS = [LOCAL_HOST, "gpu2", "gpu3"]
 RECORDS = {
-    LOCAL_HOST: HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver="process", bytes_per_s=inf),
+    LOCAL_HOST: HostRecord(
+        LOCAL_HOST, HostState.UP, 0.0, abilities=frozenset({Ability.COMMAND}), bytes_per_s=inf
+    ),
     "gpu2": HostRecord(
         "gpu2",
         HostState.UP,
         0.0,
         labels={"zone": "a"},
-        driver="docker",
+        abilities=frozenset({Ability.IMAGE}),
         rtt_s=0.07,
         files=frozenset({"f1"}),
     ),
     "gpu3": HostRecord(
-        "gpu3", HostState.UP, 0.0, labels={"zone": "b"}, driver="docker", images=frozenset({"i1"})
+        "gpu3",
+        HostState.UP,
+        0.0,
+        labels={"zone": "b"},
+        abilities=frozenset({Ability.IMAGE}),
+        images=frozenset({"i1"}),
     ),
 }
 

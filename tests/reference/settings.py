@@ -33,6 +33,7 @@ GROUPS = {
         "fast_front",
         "link_listen",
         "link_address",
+        "kubernetes_account",
     ),
     "Data": ("data", "ballast_mib", "secret_key_file", "usage_days"),
     "Replicas": (

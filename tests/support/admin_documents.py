@@ -65,10 +65,16 @@ def _filled(kind: inspect.Type, value: Any) -> Any:
 
 
 def _of_union(kind: inspect.UnionType, value: Any) -> Any:
-    """Fill the only type of a union that takes an object or a list."""
+    """Fill the type of a union that takes an object, by its tag, or a list."""
     wanted = _FIELDS if isinstance(value, dict) else _LISTS
     fitting = [one for one in kind.types if isinstance(one, wanted)]
+    if len(fitting) > 1:
+        fitting = [one for one in fitting if _has_tag(one, value)]
     return _filled(fitting[0], value) if len(fitting) == 1 else value
+
+
+def _has_tag(kind: inspect.Type, value: Any) -> bool:
+    return isinstance(kind, inspect.StructType) and value.get(kind.tag_field) == kind.tag
 
 
 _SIMPLE = {

@@ -116,6 +116,8 @@ class Book:
         if spec.device_kind not in ("any", device.kind) or (is_gang and device.kind != "cuda"):
             return False
         left = 1.0 - sum(self.shares(device.id, without))
+        if device.is_exclusive and self.shares(device.id, without):
+            return False
         takes_rest = spec.role == "trial" and not is_gang
         if left < 1.0 and (left <= 1e-9 if takes_rest else spec.share > left + 1e-9):
             return False
@@ -125,7 +127,7 @@ class Book:
     def is_overcommitted(self, device: Device) -> bool:
         """Return whether a device's shares or its bank's memory are exceeded."""
         shares = self.shares(device.id)
-        if len(shares) > 1 and sum(shares) > 1.0 + 1e-9:
+        if len(shares) > 1 and (device.is_exclusive or sum(shares) > 1.0 + 1e-9):
             return True
         over = self.used_mib(device.bank) + RESERVE_MIB > device.memory_mib + 1e-9
         return bool(device.memory_mib) and over

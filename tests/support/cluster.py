@@ -175,7 +175,12 @@ class Node:
         self.gpus: Gpus = NoGpus()
         self.exits, self.engine_losses = self.replicas.exits, self.replicas.engine_losses
         self.files = NodeFiles(settings, self.replicas, bundles, folders, self.transport)
-        self.facts = HostFacts(starts_at_once, is_contained=True, has_own_clock=True)
+        self.facts = HostFacts(
+            starts_at_once,
+            is_contained=True,
+            has_own_clock=True,
+            abilities=self.replicas.abilities,
+        )
 
     @property
     def driver(self) -> Driver:
@@ -208,6 +213,7 @@ class Cluster:
     """`HostEngine` of nodes that join, break and leave as the test says."""
 
     why_kept = ""
+    complaint = ""
 
     def __init__(
         self, host: Host, settings: PoolSettings, bundles: Bundles, services: HostServices
@@ -241,7 +247,7 @@ class Cluster:
         epoch = self._epochs[name] = self._epochs.get(name, 0) + 1
         running = frozenset(filter(node.replicas.runs, self._services.records(name)))
         self._services.emit(
-            events.HostUp(name, epoch, node.devices, running, node.replicas.kind, 0.0)
+            events.HostUp(name, epoch, node.devices, running, 0.0, node.replicas.abilities)
         )
         return node
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import docker
 
-from pool_manager.drivers.docker.spec import HOLDER, MODEL_TARGET, OWNER, owner_name
+from pool_manager.drivers.docker.spec import HOLDER, OWNER, owner_name
+from pool_manager.drivers.environment import MODEL_TARGET
 from pool_manager.image_names import PINNED, PULLED
 from tests.support.engine import connected
 from tests.support.process_server import FNCTL, ServerProcess

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command
-from pool_manager.core.hosts import HostRecord
+from pool_manager.core.hosts import ALL_KINDS, HostRecord
 from pool_manager.core.state import Device, PoolSpec
+from registry.model.hosts import Ability
 from tests.support.play import Play, cpus
 
 HOST = "gpu2"
+ABILITIES = frozenset({Ability.IMAGE})
 SLOTS = (
     Device("gpu2/d0", "cpu", 8_000, "gpu2/ram", HOST),
     Device("gpu2/d1", "cpu", 8_000, "gpu2/ram", HOST),
@@ -46,8 +48,19 @@ class FleetPlay(Play):
 
     def up(self, *running: str, after_s: float = 0.0) -> list[Command]:
         """Connect to gpu2, where these replicas run."""
-        up = events.HostUp(HOST, next(self.epochs), self.far, frozenset(running), "docker", 0.001)
-        return self.on(up, after_s)
+        return self.on(self.host_up(*running), after_s)
+
+    def host_up(self, *running: str, standby_kinds: frozenset[str] = ALL_KINDS) -> events.HostUp:
+        """Return the event of a new connection to gpu2, where these replicas run."""
+        return events.HostUp(
+            HOST,
+            next(self.epochs),
+            self.far,
+            frozenset(running),
+            0.001,
+            ABILITIES,
+            standby_kinds=standby_kinds,
+        )
 
     def down(self, after_s: float = 0.0) -> list[Command]:
         """Lose the connection to gpu2."""

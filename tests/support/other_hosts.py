@@ -143,6 +143,7 @@ class House:
         self.on_start()
         self.delivery.open()
         self.define("digits", **changes)
+        await self.until(lambda: self.manager.host(self.name) is not None)
         await self.until(lambda: self.view.state == "up" and not self.view.agent)
 
     def define(self, name: str, model: ModelSpec | None = None, **changes: Any) -> None:

@@ -27,6 +27,7 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
+from pool_manager.core.cordons import REFUSED_MAX_S
 from pool_manager.core.eviction import (
     PREEMPT_AFTER_S,
     REFUSAL_S,
@@ -96,6 +97,8 @@ class Promises(RuleBasedStateMachine):
         self.specs: dict[str, PoolSpec] = {}
         self.known: set[str] = set()
         self.cordoned: dict[str, bool] = {}
+        self.barred: dict[str, float] = {}
+        """Until when refused devices take no new replica, at least."""
         self.shown: dict[str, PoolEndpoints] = {}
         self.asked: set[str] = set()
         self.unserved: dict[str, float] = {}
@@ -134,10 +137,12 @@ class Promises(RuleBasedStateMachine):
             for name in [one for one in self.book.devices if host_of(one) == host]:
                 del self.book.devices[name]
                 self.cordoned.pop(name, None)
+                self.barred.pop(name, None)
         for id in self.placed:
             for device in self.book.entries[id].devices:
                 is_full = self.book.is_overcommitted(self.book.devices[device])
                 assert not is_full, f"{id} was one too many"
+                assert self.barred.get(device, 0.0) <= self.now, f"{device} was refused"
         for command in commands:
             self.check(command, commands)
         self.check_starts(commands)
@@ -166,6 +171,17 @@ class Promises(RuleBasedStateMachine):
                 self.asked.discard(key)
             case events.DeviceLost() | events.DeviceBack():
                 self.write_cordon(event)
+            case events.Lost(id, refused_s=seconds) if seconds and self.before.get(id):
+                self.write_refusal(id, seconds)
+
+    def write_refusal(self, id: str, seconds: float) -> None:
+        """Record that the devices of a replica take no new one for a while."""
+        if self.before[id] is State.RELEASING:
+            return
+        for device in self.replica(id).devices:
+            if device in self.book.devices:
+                until_s = self.now + min(seconds, REFUSED_MAX_S)
+                self.barred[device] = max(until_s, self.barred.get(device, 0.0))
 
     def write_slots(self) -> None:
         """Record which replicas on CPUs are kept without a slot. One that has a slot while it is
@@ -327,7 +343,9 @@ class Promises(RuleBasedStateMachine):
             case EndWarm(key, outcome):
                 assert key in self.asked, "an answer that nobody waits for"
                 self.asked.discard(key)
-                assert outcome != "ready" or self.machine.pools[key].is_warm
+                if outcome == "ready":  # one that waits for a CPU slot is, too
+                    pool = self.machine.pools[key]
+                    assert pool.is_warm or any(one.is_ready for one in pool.replicas.values())
             case Note(key) | RecordColdStart(key):
                 assert key in self.known or key.startswith(STANDBY_PREFIX)
 
@@ -417,8 +435,10 @@ class Promises(RuleBasedStateMachine):
         assert len(known | doubtful) <= most, f"{doubtful} may still run"
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
-        """Return the GPUs that have room for a pool and are neither reserved nor claimed."""
-        reservations = {*self.machine.cluster.ledger.reservations, *self.cordoned}
+        """Return the GPUs that have room for a pool and are neither reserved nor claimed, nor
+        refused."""
+        ledger = self.machine.cluster.ledger
+        reservations = {*ledger.reservations, *self.cordoned, *ledger.refusals}
         for claim in (self.claim, self.machine.cluster.ledger.claim):
             reservations |= {*claim.devices} if claim is not None else set()
         reservations |= {
@@ -638,6 +658,7 @@ class Promises(RuleBasedStateMachine):
             for one in self.book.devices.values()
             if one.bank not in claimed
             and one.id not in self.cordoned
+            and one.id not in self.machine.cluster.ledger.refusals
             and self.links.is_open(one.host)
         ]
         if claim := self.machine.cluster.ledger.claim:
@@ -725,8 +746,23 @@ class Promises(RuleBasedStateMachine):
             is_found = replica.is_unknown or (replica.adopted and replica.is_coming)
             is_going = replica.state is State.DRAINING and not replica.is_listed
             assert is_going or is_found or not self.machine.is_open
-        assert self.machine.cordons().keys() == self.cordoned.keys()
+        assert self.machine.cluster.ledger.cordons.keys() == self.cordoned.keys()
         assert not self.machine.cluster.ledger.reservations.keys() & self.cordoned.keys()
+
+    @invariant()
+    def exclusive_devices_have_one_replica(self) -> None:
+        """At most, whatever share each needs."""
+        for device in self.book.devices.values():
+            there = [one for one in self.book.entries.values() if device.id in one.devices]
+            assert not device.is_exclusive or len(there) <= 1
+
+    @invariant()
+    def refusals_end(self) -> None:
+        """Each within REFUSED_MAX_S, on a device that is known, where nothing is reserved."""
+        ledger = self.machine.cluster.ledger
+        assert ledger.refusals.keys() <= self.book.devices.keys()
+        assert not ledger.refusals.keys() & ledger.reservations.keys()
+        assert all(one.until_s - self.now <= REFUSED_MAX_S for one in ledger.refusals.values())
 
     @invariant()
     def unknown_replicas_are_left_alone(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority
-from pool_manager.driver import Driver
+from pool_manager.driver import Driver, Exit
 from pool_manager.fleet import Fleet
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.hosts.local import LocalHost
@@ -248,8 +248,8 @@ class Stage:
         await self.tasks.close()
         await self.host.close()
 
-    def _on_exit(self, id: str, how: str) -> None:
-        self.exits.append((id, how))
+    def _on_exit(self, id: str, end: Exit) -> None:
+        self.exits.append((id, end.how))
         self._exit_came.set()
 
     def _emit(self, event: events.Event) -> None:

@@ -242,10 +242,13 @@ def reserved_users(client: Client) -> list[Check]:
 
 def host(client: Client, name: str) -> list[Check]:
     """Return the checks of one of the server's hosts: its present state and that of its agent, then
-    the results of a new login."""
+    the results of a new login, or of requests to its cluster."""
     if name == LOCAL_HOST:
         text = f"{name} is the machine that the server runs on"
         return [Check("fail", "host", text, "run there, without --host: fnctl doctor")]
+    # Imported here, as other checks decode nothing.
+    from admin.documents.hosts import SshHostSettings
+
     try:
         known = client.call(routes.HOST, name).value
         found = client.items(routes.CHECK_HOST, name).value
@@ -256,7 +259,7 @@ def host(client: Client, name: str) -> list[Check]:
     is_up, agent = known.state == "up", known.agent
     text = f"{name} is {known.state}" + (f": {known.reason}" if known.reason else "")
     checks = [Check("ok" if is_up and not known.reason else "warn", "host", text)]
-    if is_up:
+    if is_up and isinstance(known.settings, SshHostSettings):  # nodes of a cluster have none
         checks.append(Check("warn" if agent else "ok", "agent", agent or "reports GPUs and disk"))
     return [*checks, *found]
 

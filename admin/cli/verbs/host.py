@@ -10,6 +10,7 @@ import typer
 
 from admin import documents as d
 from admin.cli.completion import host_names
+from admin.cli.kubernetes import options as k
 from admin.cli.options import Session, connected
 from admin.client import routes
 from admin.text import NONE, ago, fields, mib, number, table
@@ -34,7 +35,10 @@ app = typer.Typer(
 )
 Address = Annotated[
     str,
-    typer.Argument(metavar="[USER@]HOST[:PORT]", help="How the server's machine logs in by SSH."),
+    typer.Argument(
+        metavar="[USER@]HOST[:PORT]|NAME",
+        help="How the server's machine logs in by SSH; for a cluster, its name.",
+    ),
 ]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The host's name.", autocompletion=host_names)
@@ -60,7 +64,12 @@ Socket = Annotated[
 ]
 Slots = Annotated[
     int | None,
-    typer.Option(min=0, max=256, metavar="N", help="CPU slots; 0, the default, is one per core."),
+    typer.Option(
+        min=0,
+        max=256,
+        metavar="N",
+        help="CPU slots; 0, the default, is one per core. Of each node of a cluster: 0 is none.",
+    ),
 ]
 Gpus = Annotated[
     str | None,
@@ -86,6 +95,9 @@ Accept = Annotated[
     bool,
     typer.Option("--accept-host-key", help="Pin the key that it shows now, if none is known."),
 ]
+Kubernetes = Annotated[
+    bool, typer.Option("--kubernetes", help="Add the cluster that the server runs in, by a name.")
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for its replicas.")]
 Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the login and its checks.")]
 
@@ -104,16 +116,29 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
     files_gib: Files = None,
     host_key: HostKey = None,
     accept_host_key: Accept = False,
+    kubernetes: Kubernetes = False,
+    image: k.Image = None,
+    cuda_image: k.CudaImage = None,
+    node_selector: k.NodeSelector = None,
+    cpu_mib: k.CpuMib = None,
+    devices: k.DeviceOption = None,
+    tolerate: k.Tolerate = None,
+    pull_secret: k.PullSecret = None,
+    runtime_class: k.RuntimeClass = None,
+    resource: k.Resource = None,
+    device_class: k.DeviceClass = None,
     unchecked: Unchecked = False,
 ) -> None:
     """Add a machine as a host of replicas. It needs Docker and an SSH server, nothing else.
 
-    The server logs in and checks all that a host needs before it is added.
+    The server logs in and checks all that a host needs before it is added. With --kubernetes, it
+    adds the cluster that it runs in: each node is a host NAME/NODE then.
 
     \b
     Examples:
       fnctl host add nn@gpu2 --label zone=a
       fnctl host add 10.0.0.7 --name gpu3 --accept-host-key
+      fnctl host add cluster --kubernetes --image registry.example/fngate-runtime:cpu --cpu-slots 4
     """
     from admin.client.client import ApiError
 
@@ -121,19 +146,39 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
         raise typer.BadParameter("expected --host-key 'TYPE KEY', got ''")
     if host_key and accept_host_key:
         raise typer.BadParameter("expected --host-key or --accept-host-key, got both")
-    wanted = d.requests.HostRequest(
-        address,
-        name or "",
-        given_labels(label or ()),
-        accept_host_key=accept_host_key,
-        **settings(identity_file, docker_socket, cpu_slots, gpus, files_gib, host_key),
-    )
+    login = settings(identity_file, docker_socket, cpu_slots, gpus, files_gib, host_key)
+    cluster = k.ClusterOptions(
+        *(image, cuda_image, node_selector, cpu_mib, devices, tolerate),
+        *(pull_secret, runtime_class, resource, device_class),
+    ).settings()
+    labels = given_labels(label or ())
     try:
-        found = session.client.submit(routes.ADD_HOST, body=wanted, unchecked=unchecked)
+        if kubernetes:
+            strange = login.keys() - {"cpu_slots"} or name or accept_host_key
+            body = _cluster(address, labels, {**login, **cluster}, is_by_ssh=bool(strange))
+            found = session.client.submit(routes.ADD_CLUSTER, body=body, unchecked=unchecked)
+        else:
+            if cluster:
+                raise typer.BadParameter("expected --kubernetes with the options of a cluster")
+            wanted = d.requests.SshHostRequest(
+                address, name or "", labels, accept_host_key=accept_host_key, **login
+            )
+            found = session.client.submit(routes.ADD_HOST, body=wanted, unchecked=unchecked)
     except ApiError as error:
         explain(session, error, may_accept=True)
         raise
     session.show(found, render_added, lambda host: (f"fnctl host show {host.name}", "fnctl top"))
+
+
+def _cluster(
+    name: str, labels: dict[str, str], given: dict[str, Any], *, is_by_ssh: bool
+) -> d.requests.KubernetesHostRequest:
+    """Return the request for a cluster. Raises typer.BadParameter."""
+    if is_by_ssh:
+        raise typer.BadParameter("expected no options of a login with --kubernetes")
+    if "image" not in given:
+        raise typer.BadParameter("expected --image, the runtime as nodes pull it")
+    return d.requests.KubernetesHostRequest(name=name, labels=labels, **given)
 
 
 @app.command("ls")
@@ -227,20 +272,36 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
     gpus: Gpus = None,
     files_gib: Files = None,
     host_key: HostKey = None,
+    image: k.Image = None,
+    cuda_image: k.CudaImage = None,
+    node_selector: k.NodeSelector = None,
+    cpu_mib: k.CpuMib = None,
+    devices: k.DeviceOption = None,
+    tolerate: k.Tolerate = None,
+    pull_secret: k.PullSecret = None,
+    runtime_class: k.RuntimeClass = None,
+    resource: k.Resource = None,
+    device_class: k.DeviceClass = None,
     unchecked: Unchecked = False,
 ) -> None:
-    """Change the login or the limits of a host.
+    """Change the login or the limits of a host, or how a cluster is used.
 
-    An empty --identity-file or --host-key ('') restores the default.
+    An empty --identity-file or --host-key ('') restores the default, and so does an empty option of
+    a cluster that may be repeated.
 
     \b
     Examples:
       fnctl host set gpu2 --files-gib 200
       fnctl host set gpu2 --host-key 'ssh-ed25519 AAAA...'
+      fnctl host set cluster --image registry.example/fngate-runtime:2
     """
     from admin.client.client import ApiError
 
     changes = settings(identity_file, docker_socket, cpu_slots, gpus, files_gib, host_key)
+    changes |= k.ClusterOptions(
+        *(image, cuda_image, node_selector, cpu_mib, devices, tolerate),
+        *(pull_secret, runtime_class, resource, device_class),
+    ).settings()
     if address:
         changes["address"] = address
     if not changes:
@@ -385,7 +446,7 @@ def render_added(host: d.hosts.NewHost) -> str:
     count = len(host.checks)
     checked = f", {count} checks passed" if count else ", unchecked"
     lines = [f"{host.name} is added ({host.address}{checked})"]
-    if host.settings and host.settings.host_key:
+    if isinstance(host.settings, d.hosts.SshHostSettings) and host.settings.host_key:
         lines.append(f"  its key is pinned: {host.settings.host_key}")
     for one in host.checks:
         if one.todo:
@@ -444,7 +505,7 @@ def render_host(host: d.hosts.HostDetail, now_s: float) -> str:
         ("labels", labels_of(host)),
         ("driver", " ".join(filter(None, (host.driver, host.engine_version)))),
         ("round trip", _ms(host.rtt_ms) if host.rtt_ms is not None else ""),
-        ("devices", devices_of(host, settings.gpus if settings else "")),
+        ("devices", devices_of(host, getattr(settings, "gpus", ""))),
         ("replicas", str(host.replicas)),
         ("agent", agent_of(host)),
         ("disk", f"{mib(host.disk_free_mib)} free" if host.disk_free_mib is not None else ""),
@@ -454,7 +515,9 @@ def render_host(host: d.hosts.HostDetail, now_s: float) -> str:
 
 
 def _settings_of(host: d.hosts.HostDetail, settings: d.hosts.HostSettings) -> list[tuple[str, str]]:
-    """Return what is known of another machine only."""
+    """Return what is known of a host that has a definition."""
+    if isinstance(settings, d.hosts.KubernetesHostSettings):
+        return k.cluster_settings(settings)
     offset_s = host.clock_offset_s
     cache = f"{host.cached_files} files, {mib(host.cached_mib)}"
     return [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
+SERVER_NAME: Final = "fngate-server"
 
 app = typer.Typer(
     help="Build the image of replicas; remove images no longer needed.",
@@ -31,13 +32,19 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """Processors that an image supports."""
+    """What runs in an image: replicas on these processors, or the server."""
 
     CPU = "cpu"
     GPU = "gpu"
+    SERVER = "server"
 
 
-KindGiven = Annotated[Kind, typer.Argument(help="cpu, or gpu (with CUDA and cuDNN, 3 GB).")]
+KindGiven = Annotated[
+    Kind,
+    typer.Argument(
+        help="cpu, or gpu (with CUDA and cuDNN, 3 GB); server is that of a server in a cluster."
+    ),
+]
 Base = Annotated[
     str,
     typer.Option(
@@ -53,7 +60,10 @@ Wheelhouse = Annotated[
 ]
 Tag = Annotated[
     str | None,
-    typer.Option(metavar="NAME:TAG", help=f"Name of the image (default {NAME}:cpu or :gpu)."),
+    typer.Option(
+        metavar="NAME:TAG",
+        help=f"Name of the image (default {NAME}:cpu or :gpu, {SERVER_NAME}:latest).",
+    ),
 ]
 Engine = Annotated[
     str,
@@ -91,7 +101,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Build the image for replicas in containers.
+    """Build the image for replicas in containers, or that of a server in a cluster.
 
     First this machine's pip downloads the wheels into a temporary folder (TMPDIR), with its own
     index, proxy and CA settings. The build itself has no network. DOCKER_HOST is not read. A failed
@@ -102,6 +112,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     Examples:
       fnctl image build
       fnctl image build gpu --base python:3.12-slim
+      fnctl image build server --tag registry.example/fngate-server:1
       fnctl image build gpu --tensorrt 10 --wheels ~/tensorrt
     """
     _check_tensorrt(kind, tensorrt, wheels)
@@ -114,7 +125,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
         request = BuildRequest(
             kind.value,
             base,
-            tag or f"{NAME}:{kind.value}",
+            tag or (f"{SERVER_NAME}:latest" if kind is Kind.SERVER else f"{NAME}:{kind.value}"),
             engine,
             (context or own_checkout()).expanduser().absolute(),
             wheelhouse and wheelhouse.expanduser().absolute(),
@@ -126,15 +137,15 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
         except KeyboardInterrupt:
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        if note := note_of(data, built.tag, built.id):
+        if kind is not Kind.SERVER and (note := note_of(data, built.tag, built.id)):
             _print(f"warning: {note}")
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
 
 
 def _check_tensorrt(kind: Kind, tensorrt: str, wheels: Path | None) -> None:
     """Raise BadParameter for a wrong use of `--tensorrt` and `--wheels`."""
-    if tensorrt and kind is Kind.CPU:
-        raise typer.BadParameter("expected the kind gpu, got cpu", param_hint="--tensorrt")
+    if tensorrt and kind is not Kind.GPU:
+        raise typer.BadParameter(f"expected the kind gpu, got {kind}", param_hint="--tensorrt")
     if tensorrt not in ("", "10"):
         text = f"expected 10, got {tensorrt}: ONNX Runtime's provider loads libnvinfer.so.10"
         raise typer.BadParameter(text, param_hint="--tensorrt")

@@ -24,6 +24,13 @@ To = Annotated[
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow changes that break callers of the current one.")
 ]
+Preemptible = Annotated[
+    bool | None,
+    typer.Option(
+        "--preemptible/--not-preemptible",
+        help="Let other users of a cluster take the place of its replicas.",
+    ),
+]
 Spread = Annotated[
     bool | None,
     typer.Option("--spread/--no-spread", help="Whether replicas prefer different hosts."),
@@ -86,6 +93,7 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
     idle: Idle = None,
     spread: Spread = None,
     file_hosts: FileHosts = None,
+    preemptible: Preemptible = None,
 ) -> None:
     """Change how many replicas a function has.
 
@@ -100,10 +108,17 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
     from admin.cli.render import render_scale
     from admin.client.client import ApiError
 
-    changes = given(min=min, max=max, idle_s=idle, spread=spread, file_hosts=file_hosts)
+    changes = given(
+        min=min,
+        max=max,
+        idle_s=idle,
+        spread=spread,
+        file_hosts=file_hosts,
+        preemptible=preemptible,
+    )
     if not changes:
         raise typer.BadParameter(
-            "expected at least one of --min, --max, --idle, --spread, --file-hosts"
+            "expected at least one of --min, --max, --idle, --spread, --file-hosts, --preemptible"
         )
     try:
         found = session.client.rescale(name, d.requests.ScalingRequest(**changes))

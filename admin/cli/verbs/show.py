@@ -152,6 +152,8 @@ def _hosts(function: d.functions.FunctionDetail) -> str:
     found = [f"{key}={value}" for key, value in sorted(function.device.host.items())]
     found += [] if function.spread else ["not spread"]
     found += [] if function.file_hosts == 1 else [f"files on {function.file_hosts}"]
+    if function.preemptible == (function.min > 0):
+        found.append("preemptible" if function.preemptible else "not preemptible")
     return ", ".join(found)
 
 

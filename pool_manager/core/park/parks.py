@@ -28,6 +28,7 @@ from pool_manager.core.placement import EvictionPlan
 from pool_manager.core.pool import JUST_USED_S, Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import FALLING_ASLEEP, UNKNOWN, ParkSpec, Replica, State, Step
+from registry.exchange import place_of
 
 RESIDUE_SHARE: Final = 0.2
 """Part of a device that parked replicas may keep in use: the rest is worth little without it."""
@@ -289,6 +290,7 @@ class Parks:
         (4) The memory of its host is not accounted, so nothing could bound what is parked.
         (5) Its sidecar would not: it may be on another kind of GPU than the golden sample is for,
             or older than the trial that has parked its revision.
+        (6) Its device takes one replica at a time, also beside one that sleeps.
         """
         park, ledger = pool.park, self._cluster.ledger
         if park is None:  # (1)
@@ -306,6 +308,9 @@ class Parks:
             return f"the memory of {replica.host} is not accounted"
         if replica.is_unparkable:  # (5)
             return "it was started without what a park needs"
+        known = map(ledger.devices.get, replica.devices)
+        if any(one is not None and one.is_exclusive for one in known):  # (6)
+            return f"{place_of(replica.devices)} takes one replica at a time"
         return ""
 
     def may_rest(self, need: Need, plan: EvictionPlan, without: tuple[str, ...]) -> set[str]:

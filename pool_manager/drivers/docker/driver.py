@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import docker
 import structlog
 
-from pool_manager.driver import EngineLosses, Exits, Processes
+from pool_manager.driver import EngineLosses, Exit, Exits, Processes
 from pool_manager.drivers.docker import containers, spec
 from pool_manager.drivers.docker.containers import (
     Parts,
@@ -48,12 +48,14 @@ from pool_manager.drivers.docker.pairs import (
 from pool_manager.drivers.docker.processes import ContainerProcesses
 from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
+from pool_manager.drivers.environment import MODEL_TARGET, STANDBY_CAP_MIB
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Ask, Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
+from registry.model.hosts import Ability
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -99,6 +101,7 @@ class DockerDriver:
 
     kind = "docker"
     is_contained = True
+    abilities = frozenset({Ability.IMAGE})
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
         """`info` is the engine's answer of GET /info. Use `open` to create a driver."""
@@ -154,7 +157,7 @@ class DockerDriver:
 
     def model_path(self, model_dir: Path) -> str:  # noqa: ARG002 - the same in each container
         """Return the mount point of the model folder, the same in each container."""
-        return spec.MODEL_TARGET
+        return MODEL_TARGET
 
     async def start(
         self,
@@ -331,7 +334,7 @@ class DockerDriver:
     ) -> None:
         if not known.is_reported:
             known.is_reported = True
-            self.exits.notify(id, known.describe_exit(container, code))
+            self.exits.notify(id, Exit(known.describe_exit(container, code)))
 
     async def limit(self, record: ReplicaRecord) -> None:
         """Limit memory and CPU time, and rename the container after its revision: at once if the
@@ -342,7 +345,7 @@ class DockerDriver:
             await known.settled.wait()
         if known is None or known.is_reported:
             raise DriverError(f"cannot limit {record.id}: it does not run")
-        if record.memory_mib > spec.STANDBY_CAP_MIB[record.device_kind]:
+        if record.memory_mib > STANDBY_CAP_MIB[record.device_kind]:
             await self._limiter.now(known, record)
         else:
             self._limiter.soon(known, record)

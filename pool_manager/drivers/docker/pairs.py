@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import docker
 
+from pool_manager.drivers.container_exits import describe_exit
 from pool_manager.drivers.docker import containers, server_spec, spec
 from pool_manager.drivers.docker.containers import Parts, Start, Started, begin
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_gone
-from pool_manager.drivers.docker.events import describe_exit
 from pool_manager.drivers.docker.server_spec import Abilities, Ids, ImageFacts, Pair
 from pool_manager.drivers.docker.spec import PART, REPLICA, Way
 from pool_manager.ports import ServerContainer

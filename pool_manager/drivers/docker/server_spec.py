@@ -15,27 +15,15 @@ from typing import Any, Final, NamedTuple
 
 from pool_manager.drivers.docker import spec
 from pool_manager.drivers.docker.spec import MIB, PART, REPLICA, SERVER, SIDECAR, MountPaths, Owner
+from pool_manager.drivers.environment import NO_DEVICE, filler, server_variables, sidecar_cap_mib
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model.servers import Mount
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.server import (
-    BUNDLE,
-    BUNDLE_FOLDER,
-    FREE_MAX,
-    GPUS,
-    several_gpus,
-)
+from runtime_image.contract.server import BUNDLE_FOLDER
 
 BRIDGE: Final = "bridge"
 """The engine's network of servers that may reach others."""
-HOST: Final = "127.0.0.1"
-"""Value of ${HOST}: an address that only the sidecar reaches, in every kind of network."""
-SIDECAR_MIB: Final = 64
-"""Memory cap of a sidecar without connections."""
-CONNECTION_KIB: Final = 512
-"""Kernel memory that a connection may take in a sidecar's cap: cgroup v2 charges the unread bytes
-of a connection to the process that created the socket."""
 SIDECAR_PIDS_MAX: Final = 64
 SERVER_PIDS_MAX: Final = 4096
 VOLUME_MIB: Final = 256
@@ -57,9 +45,6 @@ _IPV6: Final = "net.ipv6.conf.lo.disable_ipv6"
 rules for it, link-local addresses would reach the host and other containers."""
 FOREIGN: Final = {spec.HOLDER: "", spec.UID: ""}
 """Labels of other containers of ours, which an image must not set."""
-_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-_NO_DEVICE: Final = "void"
-"""Value of _VISIBLE for no device: images of CUDA say `all`, which NVIDIA's runtime follows."""
 
 
 class Ids(NamedTuple):
@@ -106,7 +91,7 @@ def sidecar(pair: Pair, image: str, uid: int, abilities: Abilities) -> dict[str,
     server = pair.server
     config = spec.replica(pair.record, image, pair.owner, pair.place, uid)
     config["Labels"] |= {PART: SIDECAR}
-    memory = SIDECAR_MIB * MIB + (server.concurrency + FREE_MAX) * CONNECTION_KIB * 1024
+    memory = sidecar_cap_mib(server) * MIB
     config["HostConfig"] |= spec.isolation(pair.owner.server_nofile) | {
         "NetworkMode": BRIDGE if server.network == "egress" else "none",
         "Sysctls": _sysctls(server.port, abilities),
@@ -165,7 +150,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
         | spec.limits(record),
     }
     if given.arguments:
-        config["Cmd"] = [_filled(word, pair) for word in given.arguments]
+        config["Cmd"] = list(map(filler(record, given), given.arguments))
     if given.user:
         config["User"] = given.user
     if given.has_files and not facts.has_folder:
@@ -177,23 +162,9 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
 
 def _variables(pair: Pair) -> list[str]:
     """Return the environment that the server has beside the image's own."""
-    given, gpus = pair.server, spec.gpus_of(pair.record)
-    found = {
-        "OMP_NUM_THREADS": str(pair.record.threads),
-        **several_gpus(len(gpus), given.network),
-        **{name: _filled(value, pair) for name, value in given.env.items()},
-        **given.secrets,
-        "PORT": str(given.port),
-        _VISIBLE: ",".join(gpus) or _NO_DEVICE,
-    }
-    if given.has_files:
-        found[BUNDLE] = BUNDLE_FOLDER
+    visible = ",".join(spec.gpus_of(pair.record)) or NO_DEVICE
+    found = server_variables(pair.record, pair.server, pair.server.secrets, visible)
     return [f"{name}={value}" for name, value in found.items()]
-
-
-def _filled(text: str, pair: Pair) -> str:
-    text = text.replace("${PORT}", str(pair.server.port)).replace("${HOST}", HOST)
-    return text.replace(GPUS, str(len(spec.gpus_of(pair.record))))
 
 
 def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pool_manager.drivers.environment import (
+    MODEL_TARGET,
+    RUN_TARGET,
+    gpu_count,
+    memory_cap_mib,
+    replica_variables,
+)
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
-from runtime_image.contract.server import several_gpus
 
 OWNER: Final = "fngate.owner"
 """Label: the owner of a container, derived from the server's data folder."""
@@ -33,8 +39,6 @@ UID: Final = "fngate.uid"
 """Label: the user id that a replica, or a sidecar, runs as."""
 LINK: Final = "fngate.link"
 """Label of images and containers: their link version."""
-RUN_TARGET: Final = "/run/fngate"
-MODEL_TARGET: Final = "/model"
 CONTROL_TARGET: Final = "/run/fngate-control"
 """Folder of the control socket that all replicas of another host share."""
 DATA_TARGET: Final = "/run/fngate-data"
@@ -45,15 +49,9 @@ TMP_SIZE: Final = "100%"
 container's memory cap. A trial writes its prepared model there, whose size is not known before."""
 PIDS_MAX: Final = 256
 CPU_PERIOD_US: Final = 100_000
-STANDBY_CAP_MIB: Final = {"cpu": 2048, "cuda": 8192}
-"""Memory cap of a standby until it has the limits of its model, by device kind; enough to load most
-models."""
 OOM_SCORE: Final = 500
 """oom_score_adj (proc(5)): if the host runs out of memory, replicas are killed before the
 server."""
-USER_NAME: Final = "fngate"
-"""User name for libraries, which read it from USER: the image's passwd(5) has no entry for the
-user ids."""
 NOFILE_MAX: Final = 4096
 SERVER_NOFILE_MAX: Final = 65_536
 """Max open files of a sidecar, which holds one for each exchange, and of its server."""
@@ -170,15 +168,7 @@ def replica(
     labels = {REPLICA: record.id, UID: str(uid), FUNCTION: record.bound}
     config = _base(image, owner, labels, uid)
     config["Cmd"] = [RUN_TARGET]
-    config["Env"] = [
-        "HOME=/tmp",
-        "LANG=C.UTF-8",
-        f"OMP_NUM_THREADS={record.threads}",
-        "ORT_DISABLE_TELEMETRY=1",
-        f"USER={USER_NAME}",
-        f"LOGNAME={USER_NAME}",
-        *(f"{name}={value}" for name, value in several_gpus(len(gpus_of(record)), "none").items()),
-    ]
+    config["Env"] = [f"{name}={value}" for name, value in replica_variables(record).items()]
     config["HostConfig"] |= {
         "Mounts": [*_links(place), _read_only(place.model_dir, MODEL_TARGET)],
         "PidsLimit": PIDS_MAX,
@@ -229,10 +219,7 @@ def log_files(log_bytes: int) -> dict[str, Any]:
 def limits(record: ReplicaRecord) -> dict[str, int]:
     """Return the limits on memory (without swap) and CPU time, as fields of container create and
     update. On several GPUs a server has a process for each, and the CPU time of each."""
-    memory_mib, processes = record.memory_mib, max(1, len(gpus_of(record)))
-    if record.role == "standby":
-        memory_mib = STANDBY_CAP_MIB[record.device_kind]
-    memory = memory_mib * MIB
+    memory, processes = memory_cap_mib(record) * MIB, max(1, gpu_count(record))
     return {
         "Memory": memory,
         "MemorySwap": memory,

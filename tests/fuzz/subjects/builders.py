@@ -17,12 +17,13 @@ from admin.deploy.plan import parse_request, read_request
 from admin.documents.requests import (
     AliasRequest,
     HostChanges,
-    HostRequest,
     KeyRequest,
+    KubernetesHostRequest,
     PrepareRequest,
     RollbackRequest,
     ScalingRequest,
     SecretRequest,
+    SshHostRequest,
     TicketRequest,
 )
 from gateway.cold_checks.check_process import Question, check
@@ -53,6 +54,7 @@ from registry.catalog import Deployed
 from registry.errors import FnError
 from registry.interface import read_interface
 from registry.manifest import parse_manifest
+from registry.model.hosts import HostKind
 from registry.model.servers import ModelApi
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import VERSION, Kind
@@ -166,7 +168,9 @@ INFERENCES = tuple(
 EVENT = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}'
 KINDS: dict[type, bytes] = {
     AliasRequest: b'{"alias":"a/b","function":"f"}',
-    HostRequest: b'{"address":"ssh://a","labels":{"a":"b"}}',
+    HostKind: b'{"kind":"ssh"}',
+    SshHostRequest: b'{"address":"ssh://a","labels":{"a":"b"}}',
+    KubernetesHostRequest: b'{"kind":"kubernetes","name":"k","image":"i","pull_secrets":["s"]}',
     HostChanges: b'{"labels":{"a":null},"draining":true}',
     KeyRequest: b'{"scopes":["invoke"],"note":"n"}',
     PrepareRequest: b'{"now":true}',

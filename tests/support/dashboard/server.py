@@ -125,7 +125,12 @@ class Dashboard:
 
     async def _host(self, request: web.Request) -> web.Response:
         host = self.world.hosts[request.match_info["name"]]
-        stored = {"identity": "", "engine": "/var/run/docker.sock", "files_mib": 51_200}
+        stored = {
+            "kind": "ssh",
+            "identity": "",
+            "engine": "/var/run/docker.sock",
+            "files_mib": 51_200,
+        }
         return json_answer({**host, "settings": {"host_key": "", **stored}})
 
     async def _check(self, _request: web.Request) -> web.Response:

@@ -22,7 +22,7 @@ from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots
-from pool_manager.driver import Driver, EngineLosses, Exits, Processes
+from pool_manager.driver import Driver, EngineLosses, Exit, Exits, Processes
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView
@@ -30,7 +30,7 @@ from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.tls_parts import FetchedFiles, TlsTransport
 from pool_manager.ports import Gpus, ServerContainer
 from registry.errors import HostDown
-from registry.model.hosts import Host
+from registry.model.hosts import Ability, Host
 from registry.tasks import Tasks
 from runtime_image.contract.addresses import TlsAddress
 from runtime_image.contract.control import ReplicaRecord
@@ -89,7 +89,12 @@ def _write(run_dir: Path, model_dir: Path, entrance: Entrance) -> None:
 class DialInHost:
     """`ReplicaHost` of one place."""
 
-    facts = HostFacts(STARTS_AT_ONCE, is_contained=False, has_own_clock=True)
+    facts = HostFacts(
+        STARTS_AT_ONCE,
+        is_contained=False,
+        has_own_clock=True,
+        abilities=frozenset({Ability.COMMAND}),
+    )
 
     def __init__(
         self, engine: str, place: Place, slots: int, door: LinkDoor, services: HostServices
@@ -106,9 +111,9 @@ class DialInHost:
         self.transport: HostTransport = self._transport
         self._epoch = 0
 
-    def _on_exit(self, id: str, how: str) -> None:
+    def _on_exit(self, id: str, end: Exit) -> None:
         if not self._transport.why_down:
-            self.exits.notify(id, how)
+            self.exits.notify(id, end)
 
     def _reach(self) -> None:
         if reason := self._transport.why_down:
@@ -171,7 +176,7 @@ class DialInHost:
             self._transport.set_down("")
             up = events.HostUp(
                 *(self.name, self._epoch, tuple(self.devices)),
-                *(frozenset(running & known.keys()), self.replicas.kind, 0.0),
+                *(frozenset(running & known.keys()), 0.0, self.facts.abilities),
             )
             self._services.emit(up)
 
@@ -184,6 +189,7 @@ class DialInEngine:
     """`HostEngine` of several places, all of which it has from the beginning."""
 
     why_kept = ""
+    complaint = ""
 
     def __init__(
         self,

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TextIO
 
-from pool_manager.driver import EngineLosses, Exits, Processes
+from pool_manager.driver import EngineLosses, Exit, Exits, Processes
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
+from registry.model.hosts import Ability
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.fake_driver.replica import FakeReplica
@@ -62,6 +63,13 @@ class FakeDriver:
         self._logs: dict[str, TextIO] = {}
         self.away = ""
         self.processes: Processes = FakeProcesses(self._runs)
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """Images if it has some, and what runs beside the server unless it has containers."""
+        images = {Ability.IMAGE} if self.images is not None else set()
+        beside = set() if self.is_contained else {Ability.COMMAND, Ability.PACKAGES}
+        return frozenset(images | beside)
 
     def model_path(self, model_dir: Path) -> str:
         """Return the folder itself."""
@@ -136,7 +144,7 @@ class FakeDriver:
             self._replicas.pop(id, None)
             self._note(id, how)
             self._logs.pop(id).close()
-            self.exits.notify(id, how)
+            self.exits.notify(id, Exit(how))
 
     def _reach(self) -> None:
         if self.away:

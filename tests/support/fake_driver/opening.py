@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from admin.compose import DRIVERS, OpenDriver
-from pool_manager.driver import Driver, DriverFacts
+from pool_manager.driver import Driver
+from pool_manager.host import HostView
+from registry.model.hosts import LOCAL_HOST
 from tests.support.fake_driver.driver import FakeDriver
 from tests.support.images import FakeImages
 
@@ -25,10 +27,17 @@ def drivers_of(driver: Driver | None = None) -> Mapping[str, OpenDriver]:
     return dict.fromkeys(DRIVERS, opened)
 
 
-def facts_of(kind: str) -> DriverFacts:
-    """Return what deploys see of the product's driver of this name."""
+def hosts_with(kind: str) -> list[HostView]:
+    """Return what deploys see of a server with the product's driver of this name, and no other
+    hosts."""
     driver = FakeDriver()
-    driver.kind = kind
     driver.is_contained = kind == "docker"
     driver.images = FakeImages() if kind == "docker" else None
-    return driver
+    return [
+        HostView(
+            LOCAL_HOST,
+            driver=kind,
+            abilities=driver.abilities,
+            is_contained=driver.is_contained,
+        )
+    ]

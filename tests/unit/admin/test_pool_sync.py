@@ -13,6 +13,7 @@ from pool_manager.core.state import ParkSpec
 from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.hosts import Ability
 from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.revisions import DeviceNeed
 from registry.model.servers import Mount, PythonSettings, ServerImage
@@ -103,6 +104,24 @@ def test_a_pool_is_as_its_function_says() -> None:
     assert (spec.key, spec.min, spec.max, spec.idle_s) == (KEYS[0], 1, 3, 40)
     assert (spec.target, spec.load_s) == (64, 0.0125)
     assert spec.bundle_bytes == bundle().size
+
+
+@pytest.mark.parametrize(
+    ("scaling", "is_preemptible"),
+    [
+        (Scaling(), True),
+        (Scaling(min=1), False),
+        (Scaling(preemptible=False), False),
+        (Scaling(min=1, preemptible=True), True),
+    ],
+)
+def test_replicas_may_be_preempted_unless_some_are_kept(
+    scaling: Scaling, *, is_preemptible: bool
+) -> None:
+    """By default; the function may say otherwise. Each replica's binding has it."""
+    assert binding(Deployed(function(scaling=scaling), revision()), bundle()).preemptible is (
+        is_preemptible
+    )
 
 
 def test_without_a_profile_one_request_runs_and_one_waits() -> None:
@@ -257,12 +276,12 @@ def test_an_image_that_is_not_pinned_is_named() -> None:
 
 
 def test_a_model_may_run_on_any_host_and_again() -> None:
-    """A model needs no driver, and its calls may run again unless its function says otherwise."""
+    """A model needs no ability, and its calls may run again unless its function says otherwise."""
     scaling = Scaling(spread=False)
     model = revision(device=DeviceNeed(host={"zone": "a", "disk": "nvme"}))
-    spec = pool_spec(Deployed(function(scaling=scaling), model), bundle(), "process")
+    spec = pool_spec(Deployed(function(scaling=scaling), model), bundle())
 
-    assert (spec.driver, spec.may_rerun, spec.spread) == ("", True, False)
+    assert (spec.ability, spec.may_rerun, spec.spread) == (None, True, False)
     assert spec.labels == (("disk", "nvme"), ("zone", "a"))
     assert (spec.files, spec.image) == (bundle().digest, "")
 
@@ -271,7 +290,7 @@ def test_a_model_may_run_on_any_host_and_again() -> None:
     assert [pool_spec(one, bundle()).may_rerun for one in (never, handler)] == [False, False]
 
 
-def test_a_server_runs_under_the_driver_of_this_machine() -> None:
+def test_a_server_runs_on_hosts_with_its_ability() -> None:
     """A server's calls run once; folders that it mounts and Python environments are this machine's,
     unless it names other hosts."""
     mounts = (Mount("data", "/srv", "/data"),)
@@ -281,11 +300,13 @@ def test_a_server_runs_under_the_driver_of_this_machine() -> None:
         mounted, revision=replace(mounted.revision, device=DeviceNeed(host={"zone": "a"}))
     )
 
-    specs = [pool_spec(one, bundle(), "docker") for one in (plain, mounted, elsewhere)]
+    specs = [pool_spec(one, bundle()) for one in (plain, mounted, elsewhere)]
 
-    assert {(spec.driver, spec.may_rerun, spec.image) for spec in specs} == {
-        ("docker", False, "sha256:1")
+    assert {(spec.ability, spec.may_rerun, spec.image) for spec in specs} == {
+        (Ability.IMAGE, False, "sha256:1")
     }
     assert [spec.labels for spec in specs] == [(), (("host", "local"),), (("zone", "a"),)]
     packed = server_deployed(python=PythonSettings())
-    assert pool_spec(packed, bundle(), "process").labels == (("host", "local"),)
+    spec = pool_spec(packed, bundle())
+    assert (spec.ability, spec.labels) == (Ability.PACKAGES, (("host", "local"),))
+    assert pool_spec(server_deployed(), bundle()).ability is Ability.COMMAND

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hosts import connection as module
-from hosts.connection import HostConnection, back_off_s
+from hosts.connection import HostConnection
 from hosts.errors import ConnectionLost, Unreachable
 from hosts.link import COMMANDS_MAX, Timing
 from hosts.login import LoggedIn, Login, Target
@@ -24,16 +24,6 @@ from tests.unit.hosts.conftest import FAST, WAIT_S, FarServer
 pytestmark = pytest.mark.slow
 
 
-def test_waits_grow_to_a_limit_and_differ() -> None:
-    """0.5 s doubles to 30 s; the lower half of each wait is certain, the rest is chance."""
-    timing = Timing()
-
-    most = [back_off_s(timing, failures, 1.0) for failures in (0, 1, 2, 5, 6, 1000)]
-
-    assert most == [0.5, 1.0, 2.0, 16.0, 30.0, 30.0]
-    assert back_off_s(timing, 1000, 0.0) == 15.0
-
-
 class Attempts:
     """Records the waits that a connection computes, and makes them short."""
 
@@ -43,7 +33,7 @@ class Attempts:
         self._most = most
         monkeypatch.setattr(module, "back_off_s", self._wait_s)
 
-    def _wait_s(self, timing: Timing, failures: int, chance: float) -> float:
+    def _wait_s(self, first_s: float, max_s: float, failures: int, chance: float) -> float:
         self.failures.append(failures)
         if len(self.failures) >= self._most:
             self.enough.set()

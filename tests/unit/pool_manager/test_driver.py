@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pool_manager.driver import Driver
+from pool_manager.driver import Driver, Exit
 from pool_manager.drivers.process import ProcessDriver
 from tests.support.fake_driver.driver import FakeDriver
 
@@ -18,7 +18,7 @@ async def test_a_new_driver_has_nothing(kind: str, tmp_path: Path) -> None:
 
     await driver.terminate("aaaa0001")
     await driver.release("aaaa0001")
-    driver.exits.notify("aaaa0001", "nobody listens yet")
+    driver.exits.notify("aaaa0001", Exit("nobody listens yet"))
 
     assert driver.kind == kind
     assert await driver.list() == set()

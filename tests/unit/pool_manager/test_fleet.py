@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.driver import EngineLosses, Exits
+from pool_manager.driver import EngineLosses, Exit, Exits
 from pool_manager.fleet import Fleet, FleetImages
 from registry.errors import EngineDown, HostDown
 from tests.support.cluster import Node, one_host
@@ -63,7 +63,7 @@ async def test_an_engine_is_silent_if_its_host_cannot_be_reached(tmp_path: Path)
 async def test_the_ends_of_all_hosts_replicas_are_reported(tmp_path: Path) -> None:
     """Once each, also if a host is announced again, or comes back; an engine's loss with the name
     of its host. One that was replaced reports nothing more."""
-    ends: list[tuple[str, str]] = []
+    ends: list[tuple[str, Exit]] = []
     losses: list[tuple[str, str]] = []
     with pool_settings() as settings:
         here = FakeDriver()
@@ -78,10 +78,10 @@ async def test_the_ends_of_all_hosts_replicas_are_reported(tmp_path: Path) -> No
         fleet.remove("node1")
         fleet.add(node)
         for driver in (here, node.replicas, replaced.replicas):
-            driver.exits.notify(ID, "exited")
+            driver.exits.notify(ID, Exit("exited"))
             driver.engine_losses.notify("away")
 
-    assert ends == [(ID, "exited")] * 2
+    assert ends == [(ID, Exit("exited"))] * 2
     assert losses == [("local", "away"), ("node1", "away")]
 
 

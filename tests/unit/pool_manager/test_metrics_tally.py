@@ -96,6 +96,21 @@ def test_a_start_that_is_not_wanted_any_more_is_dropped() -> None:
     assert play.failures == {}
 
 
+def test_what_an_engine_refuses_is_no_failure() -> None:
+    """A refused start is counted as such, an eviction as one of the engine's, once each."""
+    play = Told(A, devices=2)
+    play.demand(a=1)
+    play.on(events.Lost("r1", "full", is_its_fault=False, refused_s=30.0))
+    taken = events.Lost("r2", "preempted", is_its_fault=False, refused_s=30.0, is_eviction=True)
+    play.ready("r2")
+    for _ in range(2):
+        play.on(taken)
+
+    assert play.starts == {("process", "refused"): 1, ("process", "ready"): 1}
+    assert play.tally.counts.evictions == {"engine": 1}
+    assert play.failures == {}
+
+
 def test_a_death_while_serving_is_a_failure() -> None:
     """A death while serving is logged and counted once, and its memory as freed."""
     play = Told(A)

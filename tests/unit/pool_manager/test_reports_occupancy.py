@@ -119,3 +119,18 @@ def test_a_device_with_parked_replicas_alone_is_free() -> None:
     there.play.on(events.NotReleased("r1", "g0 still shows pid 7"))
     gpu = occupancies(there.play.machine, no_gpu)[0]
     assert (gpu.state, gpu.leaked_mib) == ("quarantined", RESIDUE)
+
+
+def test_a_refused_device_is_taken() -> None:
+    """Others have it, in the words of the engine of its host; a replica may be there, too."""
+    play = Play(PoolSpec("default/a@1", device_kind="cuda"), devices=[A])
+    play.demand(a=1)
+    play.on(events.Lost("r1", "2 Insufficient gpu", is_its_fault=False, refused_s=30.0))
+    play.on(events.Released("r1"))
+
+    (shown,) = occupancies(play.machine, one_gpu)
+    assert (shown.state, shown.reason) == ("taken", "refused: 2 Insufficient gpu")
+    play.tick(30.0)
+    play.demand(a=1)
+    (shown,) = occupancies(play.machine, one_gpu)
+    assert (shown.state, shown.reason) == ("taken", "")

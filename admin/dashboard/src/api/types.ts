@@ -19,6 +19,9 @@ export const COMING: readonly ReplicaRow["state"][] = ["starting", "loading", "u
 /** The machine that the server runs on. */
 export const LOCAL = "local";
 
+/** The name of the definition of a host: a node of a cluster is called CLUSTER/NODE. */
+export const definitionOf = (host: string): string => host.split("/", 1)[0] ?? host;
+
 export type ServerEvent = { [T in keyof ServerEvents]: { type: T; data: ServerEvents[T] } }[keyof ServerEvents];
 export type Scaling = Pick<FunctionRow, "min" | "max" | "idle_s">;
 export type Totals = Pick<TimelineTotals, "waking_s" | "idle_s" | "busy_s">;

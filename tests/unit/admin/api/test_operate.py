@@ -133,6 +133,7 @@ async def test_scaling_is_changed_with_a_matching_tag(server: ServingServer) -> 
             "spread": True,
             "file_hosts": 1,
             "warnings": [],
+            "preemptible": True,
         },
     )
     assert answer.headers["ETag"] == await tag(server) != before
@@ -141,6 +142,25 @@ async def test_scaling_is_changed_with_a_matching_tag(server: ServingServer) -> 
     assert (await server.function("digits"))["max"] == 3
     stored = await server.server.store.functions.load_all()
     assert stored[0].function.scaling.max == 3
+
+
+async def test_what_may_be_preempted_follows_from_min_unless_it_is_set(
+    server: ServingServer,
+) -> None:
+    """It is told as it is, stored as it was set, and reaches what replicas are started with."""
+    answer = await patch(server, {"min": 1}, await tag(server))
+    assert answer.json()["preemptible"] is False
+    assert (await server.function("digits"))["preemptible"] is False
+
+    answer = await patch(server, {"preemptible": True}, await tag(server))
+
+    assert answer.json()["preemptible"] is True
+    stored = await server.server.store.functions.load_all()
+    assert (stored[0].function.scaling.min, stored[0].function.scaling.preemptible) == (1, True)
+    key = stored[0].revision.key
+    assert server.server.manager._bindings[key].preemptible
+    odd = await patch(server, {"preemptible": 3}, await tag(server))
+    assert odd.status == 400
 
 
 async def test_a_change_needs_if_match(server: ServingServer) -> None:
@@ -156,7 +176,10 @@ async def test_a_change_needs_if_match(server: ServingServer) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({}, "expected at least one of min, max, idle_s, spread, file_hosts; got none"),
+        (
+            {},
+            "expected at least one of min, max, idle_s, spread, file_hosts, preemptible; got none",
+        ),
         ({"min": 2}, "scaling.max: expected at least scaling.min (2), got 1"),
         ({"min": -1}, "scaling.min: expected at least 0, got -1"),
         ({"max": 1001}, "scaling.max: expected at most 1000, got 1001"),

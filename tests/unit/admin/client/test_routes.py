@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
@@ -25,4 +26,7 @@ def test_a_route_has_the_types_of_the_document(name: str) -> None:
         assert known.answer == Items[called.item()]  # type: ignore[misc] # a type at run time
     else:
         assert known.answer is called.answer()
-    assert known.request is (called.body() if isinstance(called, BodyRoute) else None)
+    if isinstance(called, BodyRoute):
+        assert called.body() in (get_args(known.request) or (known.request,))
+    else:
+        assert known.request is None

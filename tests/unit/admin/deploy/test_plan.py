@@ -43,7 +43,7 @@ from registry.spec import golden_plan
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.samples import golden_to_json
-from tests.support.fake_driver.opening import facts_of
+from tests.support.fake_driver.opening import hosts_with
 from tests.support.golden import golden
 from tests.support.nouns import (
     EMPTY,
@@ -209,13 +209,13 @@ def test_a_handler_beside_the_server_needs_admin(
     """A handler in a process beside the server needs the scope admin, since it could read the admin
     token. One in a container, and a plain model, do not."""
     wanted = request("model.onnx", "handler.py", manifest="schema = 1\n", trust=True)
-    check_code(planned(request()), facts_of(driver), scopes)
+    check_code(planned(request()), hosts_with(driver), scopes)
 
     if is_allowed:
-        check_code(planned(wanted), facts_of(driver), scopes)
+        check_code(planned(wanted), hosts_with(driver), scopes)
         return
     with pytest.raises(WrongScope) as refused:
-        check_code(planned(wanted), facts_of(driver), scopes)
+        check_code(planned(wanted), hosts_with(driver), scopes)
     assert refused.value.message == (
         f"handler.py would run as the server's own user under the driver {driver}: this needs the"
         f" scope admin, the key has {', '.join(scopes)}; under the driver docker the scope deploy"
@@ -229,14 +229,14 @@ def test_a_python_function_needs_trust_admin_and_processes() -> None:
     draft = planned(wanted)
     assert draft.revision.server is not None
     assert not draft.names_concurrency
-    check_code(draft, facts_of("process"), ("admin",))
+    check_code(draft, hosts_with("process"), ("admin",))
 
     with pytest.raises(Refused, match=r"handler\.py and its packages would run .* pass --trust"):
         planned(request("handler.py", manifest="schema = 1\n[python]\n"))
     with pytest.raises(WrongScope, match=r"handler\.py would run as the server's own user"):
-        check_code(draft, facts_of("process"), ("deploy",))
+        check_code(draft, hosts_with("process"), ("deploy",))
     with pytest.raises(Refused, match=r"python: expected the driver process, got docker"):
-        check_code(draft, facts_of("docker"), ("admin",))
+        check_code(draft, hosts_with("docker"), ("admin",))
 
 
 IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
@@ -256,10 +256,10 @@ IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
 def test_what_reaches_beyond_a_container_needs_the_scope_admin(line: str, key: str) -> None:
     """The scope deploy may use images without any of these; the refusal names key and scope."""
     draft = planned(request(manifest=IMAGE + line + "\n"))
-    check_code(draft, facts_of("docker"), ("read", "admin"))
+    check_code(draft, hosts_with("docker"), ("read", "admin"))
 
     with pytest.raises(WrongScope) as refused:
-        check_code(draft, facts_of("docker"), ("read", "deploy"))
+        check_code(draft, hosts_with("docker"), ("read", "deploy"))
     assert refused.value.message == (
         f"{key} gives the server more than its container has: this needs the scope admin, the key"
         " has read, deploy"
@@ -272,13 +272,13 @@ def test_a_driver_runs_images_or_commands() -> None:
     command = planned(
         request(manifest='schema = 1\n[server]\ncommand = "serve ${PORT}"\n', trust=True)
     )
-    check_code(image, facts_of("docker"), ("deploy",))
-    check_code(command, facts_of("process"), ("admin",))
+    check_code(image, hosts_with("docker"), ("deploy",))
+    check_code(command, hosts_with("process"), ("admin",))
 
     with pytest.raises(Refused, match=r"server\.image: expected the driver docker, got process"):
-        check_code(image, facts_of("process"), ("admin",))
+        check_code(image, hosts_with("process"), ("admin",))
     with pytest.raises(Refused, match=r"server\.command: expected the driver process, got docker"):
-        check_code(command, facts_of("docker"), ("admin",))
+        check_code(command, hosts_with("docker"), ("admin",))
 
 
 def test_the_dashboards_body_is_a_plan() -> None:

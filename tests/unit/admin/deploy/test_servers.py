@@ -39,8 +39,7 @@ from registry.model.functions import ExchangeLimits, Function, Limits
 from registry.spec import settings_equal
 from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.server import DESCRIPTION, ServerSpec
-from tests.support.fake_driver.driver import FakeDriver
-from tests.support.fake_driver.opening import facts_of
+from tests.support.fake_driver.opening import hosts_with
 from tests.support.interfaces import description, named
 from tests.support.nouns import (
     EMPTY,
@@ -111,10 +110,10 @@ def test_a_command_must_be_trusted() -> None:
 def test_who_may_deploy_a_command(driver: str, scopes: tuple[str, ...], said: str) -> None:
     """Beside the server it needs the scope admin; in containers it cannot run at all."""
     if not said:
-        check_code(planned(request()), facts_of(driver), scopes)
+        check_code(planned(request()), hosts_with(driver), scopes)
         return
     with pytest.raises((Refused, WrongScope), match=said) as caught:
-        check_code(planned(request()), facts_of(driver), scopes)
+        check_code(planned(request()), hosts_with(driver), scopes)
     assert "under the driver docker the scope" not in caught.value.message
 
 
@@ -126,10 +125,10 @@ def test_an_image_needs_containers(driver: str, said: str) -> None:
     """Under the driver process it is refused, naming the other; it needs no trust."""
     image = request('schema = 1\n[server]\nimage = "nginx:1.27"\n', trust=False)
     if not said:
-        check_code(planned(image), facts_of(driver), ("admin",))
+        check_code(planned(image), hosts_with(driver), ("admin",))
         return
     with pytest.raises(Refused, match=said):
-        check_code(planned(image), facts_of(driver), ("admin",))
+        check_code(planned(image), hosts_with(driver), ("admin",))
 
 
 @pytest.mark.parametrize(
@@ -208,8 +207,6 @@ def test_the_manager_gets_the_limits_of_a_server() -> None:
 
 class Trials:
     """Manager whose trials return one report, or raise an error; records what it was given."""
-
-    driver = FakeDriver()
 
     def __init__(self, operator: Operator, outcome: dict[str, Any] | Exception) -> None:
         self._outcome = outcome
@@ -332,8 +329,6 @@ async def test_the_sample_of_a_server_is_the_body_of_its_first_request(
 class Full:
     """Manager of one device, which the old revision of web holds. `in_flight` are its exchanges,
     `later` those after each pause; `outcomes` are those of successive warm-ups."""
-
-    driver = FakeDriver()
 
     def __init__(self, in_flight: int, *outcomes: Warmed) -> None:
         self.in_flight = in_flight

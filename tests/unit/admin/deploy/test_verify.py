@@ -157,8 +157,6 @@ async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
 class Reporting:
     """Manager whose trials all return one report; records the specs it was given."""
 
-    driver = FakeDriver()
-
     def __init__(self, operator: Operator, report: dict[str, Any]) -> None:
         self.report = report
         self.asked: list[ModelSpec] = []

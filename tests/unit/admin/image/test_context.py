@@ -15,6 +15,7 @@ import pytest
 from docker import APIClient
 from docker.errors import APIError
 
+from admin.cli.kubernetes.server_pod import USER
 from admin.image import context
 from admin.image.context import ImageError, engine_errors, image_error, own_checkout, unreachable
 from registry.errors import EngineDown
@@ -39,7 +40,7 @@ def test_wheels_are_found_by_their_names(wheels: list[Path]) -> None:
 def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
     """The tar has Dockerfile, lock, requirements, the Python files of runtime_image, and the
     wheels."""
-    with context.pack(ROOT, wheels) as file, tarfile.open(fileobj=file) as tar:
+    with context.pack(ROOT, wheels, "cpu") as file, tarfile.open(fileobj=file) as tar:
         members = tar.getmembers()
         wheel = tar.extractfile("wheelhouse/a-1-py3-none-any.whl")
         content = wheel.read() if wheel else b""
@@ -55,7 +56,7 @@ def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
 
 def test_nothing_of_this_machine_is_in_the_tar(wheels: list[Path]) -> None:
     """The tar has no owner, time or mode of this machine."""
-    with context.pack(ROOT, wheels) as file, tarfile.open(fileobj=file) as tar:
+    with context.pack(ROOT, wheels, "cpu") as file, tarfile.open(fileobj=file) as tar:
         seen = {(m.uid, m.gid, m.uname, m.gname, m.mtime, m.mode) for m in tar.getmembers()}
 
     assert seen == {(0, 0, "", "", 0, 0o644)}
@@ -92,7 +93,7 @@ def test_no_room_for_the_context_is_told(
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("r+b", buffering=0))
 
     with pytest.raises(ImageError, match="the disk is full: the build context cannot") as caught:
-        context.pack(ROOT, wheels)
+        context.pack(ROOT, wheels, "cpu")
 
     assert "TMPDIR=" in caught.value.__notes__[0]
 
@@ -123,7 +124,7 @@ def test_requirements_are_what_the_code_imports(kind: str) -> None:
     assert sorted(required) == sorted(names.get(name, name) for name in imported - own)
 
 
-DOCKERFILE = (ROOT / "Dockerfile.runtime").read_text("utf-8")
+SERVER_DOCKERFILE = (ROOT / "Dockerfile.server").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -150,7 +151,7 @@ def test_an_installed_fngate_builds_the_same_image(
 ) -> None:
     """An installed package, which has Dockerfile and lock in runtime_image and no
     pyproject.toml, has the release, context and lock of the checkout."""
-    before = {name: path.read_bytes() for name, path in context.entries(checkout, [])}
+    before = {name: path.read_bytes() for name, path in context.entries(checkout, [], "cpu")}
     for name in ("Dockerfile.runtime", "requirements.lock"):
         (checkout / name).rename(checkout / "runtime_image" / name)
     (checkout / "pyproject.toml").unlink()
@@ -159,7 +160,8 @@ def test_an_installed_fngate_builds_the_same_image(
     release = context.read_release(checkout)
 
     assert release == context.Release(VERSION, version("fngate"), context.digest(checkout))
-    assert {name: path.read_bytes() for name, path in context.entries(checkout, [])} == before
+    after = {name: path.read_bytes() for name, path in context.entries(checkout, [], "cpu")}
+    assert after == before
     lock = context.source_file(checkout, "requirements.lock")
     assert lock.read_bytes() == before["requirements.lock"]
 
@@ -222,11 +224,53 @@ def test_too_many_files_are_refused(checkout: Path) -> None:
         context.digest(checkout)
 
 
-def test_a_build_by_hand_has_the_right_labels() -> None:
+@pytest.mark.parametrize("name", ["Dockerfile.runtime", "Dockerfile.server"])
+def test_a_build_by_hand_has_the_right_labels(name: str) -> None:
     """The Dockerfile's defaults for link version and version are those of this checkout."""
-    defaults = dict(re.findall(r"^ARG (LINK|VERSION)=(.*)$", DOCKERFILE, re.MULTILINE))
+    text = (ROOT / name).read_text("utf-8")
+    defaults = dict(re.findall(r"^ARG (LINK|VERSION)=(.*)$", text, re.MULTILINE))
 
     assert defaults == {"LINK": str(VERSION), "VERSION": PROJECT["version"]}
+
+
+def test_the_context_of_a_server_has_all_packages(wheels: list[Path]) -> None:
+    """The tar has the server's Dockerfile, and what a wheel would have; the Dockerfile copies each
+    package."""
+    with context.pack(ROOT, wheels, "server") as file, tarfile.open(fileobj=file) as tar:
+        names = {member.name for member in tar.getmembers()}
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+
+    packages = {one.removesuffix("*") for one in setuptools["packages"]["find"]["include"]}
+    assert set(context.SERVER_PACKAGES) == packages
+    copied = re.findall(r"^COPY (\w+) /opt/fngate/\1$", SERVER_DOCKERFILE, re.MULTILINE)
+    assert set(copied) == packages
+    python = {path for name in packages for path in (ROOT / name).rglob("*.py")}
+    data = {
+        path
+        for name, patterns in setuptools["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / name.replace(".", "/")).glob(pattern)
+    }
+    wanted = {path.relative_to(ROOT).as_posix() for path in python | data}
+    assert {"Dockerfile.server", "requirements.lock", *wanted} <= names
+    assert "Dockerfile.runtime" not in names
+    assert not any("dashboard/src" in name or "node_modules" in name for name in names)
+
+
+def test_a_server_has_the_packages_of_the_project() -> None:
+    """Its requirements are the dependencies of fngate."""
+    listed = (ROOT / "runtime_image" / "requirements" / "server.txt").read_text().split()
+    assert listed == PROJECT["dependencies"]
+
+
+def test_a_server_runs_without_rights() -> None:
+    """As a numeric user, which `runAsNonRoot` needs, with fnctl as its program."""
+    assert f"\nUSER {USER}:{USER}\n" in SERVER_DOCKERFILE
+    assert SERVER_DOCKERFILE.index("\nUSER 10001") < SERVER_DOCKERFILE.index("\nENTRYPOINT")
+    assert re.findall(r"^(?:ENTRYPOINT|CMD) (.*)$", SERVER_DOCKERFILE, re.MULTILINE) == [
+        '["fnctl"]',
+        '["serve"]',
+    ]
 
 
 pytestmark = pytest.mark.filterwarnings(

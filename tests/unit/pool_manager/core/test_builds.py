@@ -184,7 +184,7 @@ def up(play: Play, *devices: Device, labels: tuple[tuple[str, str], ...] = ()) -
     """Connect the host `far`."""
     play.on(events.HostDefined("local", (("host", "local"),)))
     play.on(events.HostDefined("far", labels))
-    return play.on(events.HostUp("far", 1, devices or (FAR,), frozenset(), ""))
+    return play.on(events.HostUp("far", 1, devices or (FAR,), frozenset()))
 
 
 def test_a_build_waits_while_a_pool_waits_that_could_have_the_device() -> None:

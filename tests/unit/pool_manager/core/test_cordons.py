@@ -7,7 +7,7 @@ import pytest
 from pool_manager.core import events
 from pool_manager.core.commands import Bind, Drain, EndTrial, Launch, Release
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
-from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.state import Cordon, Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, cpus, launched
 
@@ -103,7 +103,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
     play.hear({A: RUNS, B: HELD})
 
     assert play.reason("b") == "no free device (1 in use), 1 is cordoned: XID 48 (g1)"
-    assert play.machine.cordons() == {"g1": "XID 48"}
+    assert play.machine.cluster.ledger.cordons == {"g1": Cordon("XID 48", is_gone=False)}
     assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
     assert play.pool("b").reservation.devices == ("g2",)  # type: ignore[union-attr]
@@ -129,7 +129,7 @@ def test_a_device_that_is_back_is_used() -> None:
     assert play.reason("a") == "no device of kind any, 1 is cordoned: XID 79 (g1)"
 
     assert launched(play.on(BACK)) == [("r1", "g1")]
-    assert play.machine.cordons() == {}
+    assert play.machine.cluster.ledger.cordons == {}
     assert play.on(BACK) == []
 
 
@@ -149,7 +149,7 @@ def test_strange_devices_are_ignored() -> None:
 
     assert play.on(events.DeviceLost("g9", "XID 79", True)) == []
     assert play.on(events.DeviceBack("g9")) == []
-    assert play.machine.cordons() == {}
+    assert play.machine.cluster.ledger.cordons == {}
 
 
 def test_what_is_gone_stays_gone_until_it_is_back() -> None:

@@ -11,7 +11,7 @@ from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.commands import Drain, EndTrial, Launch, Quiesce, Release
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S, TRIAL_PREEMPT_AFTER_S
 from pool_manager.core.hosts import HostRecord, HostState
-from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation, StandingClaim
+from pool_manager.core.ledger import Ledger, Need, Reservation, StandingClaim
 from pool_manager.core.placement import (
     EvictionPlan,
     claimed_devices,
@@ -21,7 +21,7 @@ from pool_manager.core.placement import (
     placement_obstacle,
     plan_eviction,
 )
-from pool_manager.core.state import Device, PoolSpec, State
+from pool_manager.core.state import Cordon, Device, PoolSpec, State
 from registry.exchange import Load
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.gpus import Ancestor, Link

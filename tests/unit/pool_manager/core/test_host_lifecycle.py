@@ -12,7 +12,7 @@ from pool_manager.core.ledger import Charge
 from pool_manager.core.state import Device, PoolSpec
 from registry.model.hosts import LOCAL_HOST
 from tests.support.book import charged
-from tests.support.fleet_play import FAR_GPU, HOST, SLOTS, FleetPlay
+from tests.support.fleet_play import ABILITIES, FAR_GPU, HOST, SLOTS, FleetPlay
 from tests.support.play import Play, launched
 
 A, B = "default/a@1", "default/b@1"
@@ -31,13 +31,13 @@ def test_a_host_joins() -> None:
     assert [(c.id, c.devices, c.host) for c in commands if isinstance(c, Launch)] == [
         ("r1", ("gpu2/d0",), HOST)
     ]
-    assert (play.host.state, play.host.driver, play.host.rtt_s) == ("up", "docker", 0.001)
+    assert (play.host.state, play.host.abilities, play.host.rtt_s) == ("up", ABILITIES, 0.001)
     assert play.machine.cluster.host_of("r1") == HOST
     assert play.machine.cluster.host_of("nobody") == ""
 
 
 def test_the_local_host_is_always_there() -> None:
-    """The local host is UP, has the driver of the server, and cannot be lost or removed."""
+    """The local host is UP, has the abilities of the server, and cannot be lost or removed."""
     play = Play(MODEL)
     for event in (
         events.HostUp(LOCAL_HOST, 9, (), frozenset()),

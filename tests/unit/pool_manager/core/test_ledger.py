@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pool_manager.core.ledger import RESERVE_MIB, Charge, Cordon, Ledger, Need, Reservation
-from pool_manager.core.state import Device
+from pool_manager.core.ledger import RESERVE_MIB, Charge, Ledger, Need, Reservation
+from pool_manager.core.state import Cordon, Device
 
 CPUS = [Device("d0", "cpu", 1_000, "ram"), Device("d1", "cpu", 1_000, "ram")]
 GPU = Device("gpu", "cuda", 10_000)

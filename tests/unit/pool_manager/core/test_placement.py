@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_manager.core.candidates import Candidate, CandidateTable
-from pool_manager.core.ledger import Cordon, Ledger, Need, Reservation
+from pool_manager.core.ledger import Ledger, Need, Reservation
 from pool_manager.core.placement import (
     EvictionPlan,
     find_device,
@@ -17,7 +17,7 @@ from pool_manager.core.placement import (
     placement_obstacle,
     plan_eviction,
 )
-from pool_manager.core.state import Device
+from pool_manager.core.state import Cordon, Device
 
 GPUS = [Device("g1", "cuda", 10_000), Device("g2", "cuda", 10_000)]
 CPUS = [Device("c1", "cpu", 2_000, "ram"), Device("c2", "cpu", 2_000, "ram")]

@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.hosts import HostRecord, HostState
-from pool_manager.core.ledger import Cordon, Ledger, Need
+from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.placement import (
     CPU_SLOT_S,
     HOSTS_MAX,
@@ -21,8 +21,8 @@ from pool_manager.core.placement import (
     plan_eviction,
     start_price_s,
 )
-from pool_manager.core.state import Device, PoolSpec
-from registry.model.hosts import LOCAL_HOST
+from pool_manager.core.state import Cordon, Device, PoolSpec
+from registry.model.hosts import LOCAL_HOST, Ability
 
 GB = 1_000_000_000
 
@@ -31,9 +31,10 @@ def gpu(host: str, number: int = 0) -> Device:
     return Device(f"{host}/GPU-{number}", "cuda", 10_000, host=host)
 
 
-def record(name: str, driver: str = "docker", **labels: str) -> HostRecord:
-    """A host with a round trip of 10 ms that gets 100 MB/s."""
-    there = HostRecord(name, HostState.UP, 0.0, labels=labels, driver=driver, rtt_s=0.01)
+def record(name: str, ability: Ability = Ability.IMAGE, **labels: str) -> HostRecord:
+    """A host with an ability and a round trip of 10 ms that gets 100 MB/s."""
+    there = HostRecord(name, HostState.UP, 0.0, labels=labels, rtt_s=0.01)
+    there.abilities = frozenset({ability})
     there.bytes_per_s = 1e8
     return there
 
@@ -146,20 +147,20 @@ def test_the_device_free_for_longest_is_taken_whatever_its_host() -> None:
     assert find_device(Need("a"), ledger) == "gpu3/GPU-0"
 
 
-def test_labels_and_driver_choose_hosts() -> None:
-    """Only hosts with all labels and the driver of a need are used, not closed ones; a host without
-    a record has no labels and any driver."""
-    ledger = fleet(record("gpu2", zone="a", disk="fast"), record("gpu3", "process", zone="b"))
+def test_labels_and_abilities_choose_hosts() -> None:
+    """Only hosts with all labels and the ability of a need are used, not closed ones; a host
+    without a record has no labels and every ability."""
+    ledger = fleet(record("gpu2", zone="a", disk="fast"), record("gpu3", Ability.COMMAND, zone="b"))
     ledger.add_devices([gpu("new")])
     zone_a, zone_b = Need("a", labels=(("zone", "a"),)), Need("a", labels=(("zone", "b"),))
 
     assert find_device(zone_a, ledger) == "gpu2/GPU-0"
     assert find_device(zone_b, ledger) == "gpu3/GPU-0"
     assert find_device(Need("a", labels=(("zone", "a"), ("disk", "slow"))), ledger) is None
-    assert find_device(Need("a", driver="process"), ledger) == "new/GPU-0"
+    assert find_device(Need("a", ability=Ability.COMMAND), ledger) == "new/GPU-0"
     ledger.charge("r1", ("new/GPU-0",), 1.0, 0.0)
-    assert find_device(Need("a", driver="process"), ledger) == "gpu3/GPU-0"
-    assert find_device(Need("a", labels=(("zone", "b"),), driver="docker"), ledger) is None
+    assert find_device(Need("a", ability=Ability.COMMAND), ledger) == "gpu3/GPU-0"
+    assert find_device(Need("a", labels=(("zone", "b"),), ability=Ability.IMAGE), ledger) is None
     ledger.close_host("gpu3", "unreachable")
     assert find_device(zone_b, ledger) is None
 
@@ -202,20 +203,18 @@ def test_the_obstacle_names_labels_and_hosts() -> None:
     ledger = fleet(
         record("gpu2", zone="a"), record("gpu3", zone="b"), record("gpu4"), record("gpu5", zone="b")
     )
-    ledger.hosts["gpu5"].driver = "process"
+    ledger.hosts["gpu5"].abilities = frozenset({Ability.COMMAND})
     ledger.add_devices([gpu("new"), Device("d0", "cpu")])
     ledger.close_host("gpu3", "unreachable since 12:04")
-    need = Need("a", "cuda", labels=(("zone", "b"),), driver="docker")
+    need = Need("a", "cuda", labels=(("zone", "b"),), ability=Ability.IMAGE)
 
     assert placement_obstacle(need, ledger) == (
         "no device of kind cuda on a host with zone=b; hosts: gpu2 (zone=a),"
-        " gpu3 (unreachable since 12:04), gpu4 (no label zone), gpu5 (its driver is process),"
+        " gpu3 (unreachable since 12:04), gpu4 (no label zone), gpu5 (runs no images),"
         " new (no label zone)"
     )
     ledger.close_host("gpu2", "gpu2 is drained")
     assert "hosts: gpu2 is drained, gpu3 (unre" in placement_obstacle(need, ledger)
-    ledger.hosts["gpu5"].driver = ""
-    assert "gpu5 (its driver is unknown)" in placement_obstacle(need, ledger)
     assert placement_obstacle(Need("a", "npu"), ledger) == "no device of kind npu"
 
 

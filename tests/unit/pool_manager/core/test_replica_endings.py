@@ -109,6 +109,21 @@ def test_a_release_that_fails_is_tried_again() -> None:
     assert house.enforce_deadline(0.1) == [Release("r1", "tried again")]
 
 
+def test_why_a_release_fails_is_noted_once() -> None:
+    """A release that fails for the same reason again and again does not fill the decisions."""
+    house, commands = House(State.READY), list[Command]()
+    house.on(events.Lost("r1", "exit 1"))
+    for reason in ("its lease", "its lease", "its node", "its lease"):
+        event = events.NotReleased("r1", reason)
+        house.replicas.apply(event, house.now, commands)
+
+    assert [one.text for one in commands if isinstance(one, Note)] == [
+        "r1 cannot be released: its lease",
+        "r1 cannot be released: its node",
+        "r1 cannot be released: its lease",
+    ]
+
+
 @pytest.mark.parametrize(
     ("state", "is_ended"),
     [

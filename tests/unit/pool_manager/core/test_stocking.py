@@ -8,6 +8,7 @@ import pytest
 
 from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
+from registry.model.hosts import Ability
 
 SETS = [FileSet(f"f{number}", 10, hosts=2) for number in range(60)]
 
@@ -19,8 +20,9 @@ def room(
     state: HostState = HostState.UP,
     **labels: str,
 ) -> HostSpace:
-    """A host with a driver and room for files."""
-    record = HostRecord(name, state, 0.0, labels=labels, driver="docker")
+    """A host that runs images, with room for files."""
+    abilities = frozenset({Ability.IMAGE})
+    record = HostRecord(name, state, 0.0, labels=labels, epoch=1, abilities=abilities)
     return HostSpace(record, limit_bytes, kinds)
 
 
@@ -84,9 +86,9 @@ def test_a_host_that_is_away_keeps_its_part(state: HostState) -> None:
 
 
 def test_only_hosts_that_can_run_the_function_get_its_files() -> None:
-    """Labels, driver and device kind decide; the driver of a new host is not known yet."""
+    """Labels, ability and device kind decide; the abilities of a new host are not known yet."""
     there = [room("a", zone="x"), room("b", kinds=("cpu",), zone="y"), room("c", kinds=())]
-    there[2].record.driver = ""
+    there[2].record.epoch = 0
 
     def hosts(**settings: object) -> list[str]:
         one = FileSet("f", 1, 9, **settings)  # type: ignore[arg-type]
@@ -96,10 +98,10 @@ def test_only_hosts_that_can_run_the_function_get_its_files() -> None:
     assert hosts(labels=(("zone", "y"),)) == ["b"]
     assert hosts(labels=(("zone", "y"), ("rack", "1"))) == []
     assert hosts(device_kind="cuda") == ["a"]
-    assert hosts(driver="docker") == ["a", "b"]
-    assert hosts(driver="process") == []
-    there[0].record.driver = ""
-    assert hosts(driver="process") == ["a"]
+    assert hosts(ability=Ability.IMAGE) == ["a", "b"]
+    assert hosts(ability=Ability.COMMAND) == []
+    there[0].record.epoch, there[0].record.abilities = 0, frozenset()
+    assert hosts(ability=Ability.COMMAND) == ["a"]
 
 
 def test_nothing_is_wanted_where_no_files_are() -> None:

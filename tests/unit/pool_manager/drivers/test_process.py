@@ -42,7 +42,7 @@ class Rig:
         self.log = root / "log"
         self.driver = ProcessDriver(root)
         self.exits: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self.driver.exits.subscribe(lambda *end: self.exits.put_nowait(end))
+        self.driver.exits.subscribe(lambda id, end: self.exits.put_nowait((id, end.how)))
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.run_dir / CONTROL_SOCKET))
         self._listener.listen()

@@ -43,7 +43,7 @@ class Rig:
         self.script.chmod(0o700)
         self.driver = self.make_driver()
         self.exits: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self.driver.exits.subscribe(lambda *end: self.exits.put_nowait(end))
+        self.driver.exits.subscribe(lambda id, end: self.exits.put_nowait((id, end.how)))
 
     def make_driver(self) -> ProcessDriver:
         return ProcessDriver(self.root, python=str(self.script), server_path=PATH)

@@ -14,7 +14,9 @@ from pool_manager.gpus.memory import (
     cuda_numbers,
     device,
     foreign_mib,
+    grown_mib,
     held_mib,
+    lacks_room,
     model_of,
     still_taken,
     taken_mib,
@@ -244,3 +246,32 @@ def test_numbers_are_places_by_pci_address() -> None:
 def test_numbers_that_may_mean_other_gpus_are_not_used(snapshot: Snapshot) -> None:
     """A wrong number would put a replica on the GPU of another function."""
     assert cuda_numbers(snapshot) == {}
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "expected_mib", "may_load"),
+    [
+        (0.0, 1000.0, True),
+        (50.0, 1000.0, True),
+        (50.1, 1000.0, False),
+        (999.0, 0.0, True),
+        (2000.0, 10.0, False),
+    ],
+)
+def test_a_gpu_has_room_or_not(used_mib: float, expected_mib: float, may_load: bool) -> None:
+    """It may be short of what is expected by the twentieth part."""
+    reading = Reading("GPU-a", "", total_mib=1000.0, used_mib=used_mib)
+    assert (lacks_room(reading, expected_mib) == "") is may_load
+
+
+def test_a_gpu_that_reports_no_memory_is_not_judged() -> None:
+    """A value that is missing is no lack of memory."""
+    assert lacks_room(Reading("GPU-a", "", used_mib=10.0), 1e6) == ""
+    assert lacks_room(Reading("GPU-a", "", total_mib=10.0), 1e6) == ""
+
+
+def test_growth_needs_two_readings() -> None:
+    """Growth is never negative, and unknown without both values."""
+    assert grown_mib(gpu(10.0), gpu(650.0)) == 640.0
+    assert grown_mib(gpu(10.0), gpu(5.0)) == 0.0
+    assert grown_mib(gpu(None), gpu(5.0)) is grown_mib(gpu(5.0), gpu(None)) is None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pool_manager.core.events import Loaded
+from pool_manager.core.events import Greeted, Loaded
+from pool_manager.core.state import Device
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Charges, GpuView
 from registry.errors import DriverError
+from runtime_image.contract.gpus import Reading
 from tests.support.fake_driver.driver import FakeDriver, FakeProcesses
 
 ID, GPU = "aaaa0001", "GPU-a"
@@ -317,3 +320,152 @@ async def test_what_others_hold_there_is_not_what_is_left(log: list[Any]) -> Non
     await occupancy.release(ID)
 
     assert log == ["pids", "release", "pids", (GPU, frozenset({8})), (GPU, frozenset({7}), 8_192.0)]
+
+
+SECOND = "aaaa0002"
+SLOTS = ("c/n/gpu-0", "c/n/gpu-1")
+
+
+class Published(NoGpus):
+    """GPUs of a host that nobody reads: slots of a device plugin, or GPUs by their UUIDs."""
+
+    def __init__(self, *devices: str, is_exclusive: bool, memory_mib: float = 1000.0) -> None:
+        super().__init__()
+        self._devices = [
+            Device(one, "cuda", memory_mib, host="c/n", is_exclusive=is_exclusive)
+            for one in devices
+        ]
+
+    def devices(self) -> list[Device]:
+        return self._devices
+
+    def view(self, device: str) -> GpuView | None:
+        return VIEW if any(one.id == device for one in self._devices) else None
+
+
+def seen(uuid: str, used_mib: float | None = 0.0, total_mib: float | None = 1000.0) -> Reading:
+    return Reading(uuid, "", total_mib=total_mib, used_mib=used_mib)
+
+
+def published(*devices: str, memory_mib: float = 1000.0) -> Any:
+    """Return GPUs by their UUIDs, or the slots of a plugin."""
+    return Published(*(devices or SLOTS), is_exclusive=not devices, memory_mib=memory_mib)
+
+
+def slots(log: list[Any], memory_mib: float = 1000.0) -> GpuOccupancy:
+    return tenancy(Driver(log), published(memory_mib=memory_mib))
+
+
+def why(tenants: GpuOccupancy, *gpus: Reading, id: str = ID, has_model: bool = False) -> str:
+    return tenants.why_refused(Greeted(id, {}, has_model, gpus))
+
+
+def test_a_replica_that_sees_a_free_gpu_may_load(log: list[Any]) -> None:
+    """Enough free memory, or memory that is not reported, is no obstacle."""
+    tenants = slots(log)
+    tenants.begin(ID, SLOTS[:1])
+    assert why(tenants, seen("GPU-a", 50.0)) == ""
+    assert why(tenants, seen("GPU-a", None)) == why(tenants, seen("GPU-a", total_mib=None)) == ""
+
+
+def test_a_gpu_that_others_use_is_no_place(log: list[Any]) -> None:
+    """Less than 95 % of the memory that the ledger expects to be free is too little."""
+    tenants = slots(log)
+    tenants.begin(ID, SLOTS[:1])
+    assert why(tenants, seen("GPU-a", 51.0)) == (
+        "GPU-a has 949 MiB free, expected 1,000: programs that are no replicas use it"
+    )
+
+
+def test_what_the_ledger_does_not_know_is_not_expected(log: list[Any]) -> None:
+    """A device of unknown memory is not judged."""
+    tenants = slots(log, memory_mib=0.0)
+    tenants.begin(ID, SLOTS[:1])
+    assert why(tenants, seen("GPU-a", 1000.0)) == ""
+
+
+def test_memory_of_other_replicas_is_expected_to_be_used(log: list[Any]) -> None:
+    """What other replicas are charged is not expected to be free."""
+    tenants = tenancy(Driver(log), published("c/n/GPU-a"), others=8)  # they are charged 400 MiB
+    tenants.begin(ID, ("c/n/GPU-a",))
+    assert why(tenants, seen("GPU-a", 430.0)) == ""
+    assert why(tenants, seen("GPU-a", 431.0)) != ""
+
+
+def test_two_slots_of_one_gpu_are_one_place(log: list[Any]) -> None:
+    """A plugin that shares GPUs may give two Pods the same one: it is charged once."""
+    tenants = slots(log)
+    tenants.begin(ID, SLOTS[:1])
+    tenants.begin(SECOND, SLOTS[1:])
+    assert why(tenants, seen("GPU-a")) == ""
+    refused = f"its host gave it GPU-a, which the replica {ID} has already"
+    assert why(tenants, seen("GPU-a"), id=SECOND) == refused
+    tenants.forget(ID)
+    assert why(tenants, seen("GPU-a"), id=SECOND) == ""
+
+
+def test_an_adopted_replica_has_its_gpu(log: list[Any]) -> None:
+    """A replica that has its model is not judged, but nobody else gets its GPU; it may greet before
+    the GPUs of its host are known."""
+    tenants = slots(log)
+    assert why(tenants, seen("GPU-a", 900.0), has_model=True) == ""
+    tenants.begin(SECOND, SLOTS[1:])
+    assert why(tenants, seen("GPU-a"), id=SECOND) == ""
+    tenants.adopt(ID, SLOTS[:1])
+    assert why(tenants, seen("GPU-a", 900.0), has_model=True) == ""
+    assert why(tenants, seen("GPU-a"), id=SECOND) != ""
+
+
+def test_replicas_on_one_device_share_its_gpu(log: list[Any]) -> None:
+    """Two replicas on one device are meant to see the same GPU."""
+    tenants = tenancy(Driver(log), published("c/n/GPU-a"))
+    for id in (ID, SECOND):
+        tenants.begin(id, ("c/n/GPU-a",))
+        assert why(tenants, seen("GPU-a"), id=id) == ""
+
+
+def test_another_gpu_than_the_charged_one_is_no_place(log: list[Any]) -> None:
+    """A claimed GPU has to be the one that the replica sees, or one of them."""
+    tenants = tenancy(Driver(log), published("c/n/GPU-a"))
+    tenants.begin(ID, ("c/n/GPU-a",))
+    assert why(tenants, seen("GPU-b")) == "its host gave it GPU-b, expected GPU-a"
+    assert why(tenants, seen("GPU-b"), seen("GPU-a")) == ""
+
+
+def test_several_slots_stand_for_as_many_gpus(log: list[Any]) -> None:
+    """Each GPU of a replica on several is judged."""
+    tenants = slots(log)
+    tenants.begin(ID, SLOTS)
+    assert why(tenants, seen("GPU-a"), seen("GPU-b")) == ""
+    assert "GPU-b has 0 MiB free" in why(tenants, seen("GPU-a"), seen("GPU-b", 9999.0))
+
+
+def test_who_says_nothing_is_not_refused(log: list[Any]) -> None:
+    """Without a GPU, or without a reading, nothing is known and nothing refused."""
+    tenants = slots(log)
+    assert why(tenants, seen("GPU-a")) == ""  # it is on a CPU slot
+    tenants.begin(ID, SLOTS[:1])
+    assert why(tenants) == ""
+
+
+async def test_a_replica_on_a_gpu_that_nobody_reads_measures_itself(log: list[Any]) -> None:
+    """It takes what the use of its GPU has grown by, if no other replica is there."""
+    tenants = tenancy(Driver(log, None, None, None), published())
+    tenants.begin(ID, SLOTS[:1])
+    assert why(tenants, seen("GPU-a", 10.0)) == ""
+    event = replace(loaded({"memory_mib": 77.0}), gpus=(seen("GPU-a", 650.0), seen("GPU-z", 1.0)))
+    found = await measured(tenants, event)
+    assert (found.memory_mib, found.report) == (640.0, {"memory_mib": 640.0})
+    assert (await measured(tenants, loaded())).memory_mib == 900.0
+    assert (
+        await measured(tenants, replace(event, gpus=(seen("GPU-a", None),)))
+    ).memory_mib == 900.0
+
+
+async def test_growth_beside_others_is_nobodys(log: list[Any]) -> None:
+    """Beside others it cannot be told whose memory has grown: the charge counts."""
+    tenants = tenancy(Driver(log, None), published(), others=1)
+    tenants.begin(ID, SLOTS[:1])
+    why(tenants, seen("GPU-a", 50.0))
+    event = replace(loaded(), gpus=(seen("GPU-a", 650.0),))
+    assert (await measured(tenants, event)).memory_mib == 900.0

@@ -34,6 +34,7 @@ class Scene:
             records=lambda _name: {},
             path=Path,
             rewrite=lambda _record: None,
+            answers=lambda _name: False,
             emit=self.said.append,
             changed=self.changes.append,
             tasks=tasks,

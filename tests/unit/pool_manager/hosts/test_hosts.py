@@ -51,6 +51,7 @@ class Rig:
             self.emit,
             folder.joinpath,
             lambda _record: None,
+            lambda _name: False,
             self.tasks,
             clock,
             clock,
@@ -236,6 +237,27 @@ async def test_an_engine_cannot_take_the_host_of_another(rig: Rig) -> None:
     with pytest.raises(BadRequest, match=f"at most {MEMBERS_MAX} hosts"):
         cluster.join("one-more")
     assert len(rig.names()) == MEMBERS_MAX + 1
+
+
+async def test_an_engine_that_is_removed_announces_nothing(rig: Rig) -> None:
+    """Its hosts drain, whatever it sees of them, until it is defined again; one of another kind
+    cannot have its name meanwhile."""
+    cluster = rig.open_cluster()
+    cluster.join("node1")
+    rig.emit(events.Found("aaaa0001", "", ("node1/cpu:0",), "serve", "node1"))
+
+    rig.hosts.remove("cluster")
+    cluster.join("node1")
+    cluster.join("node2")
+    assert rig.names() == [LOCAL_HOST, "node1"]
+    assert rig.machine.cluster.hosts["node1"].is_removed
+    with pytest.raises(BadRequest, match="one of another kind is being removed"):
+        rig.hosts.define(SshHost("cluster", address="nn@gpu2"))
+
+    rig.hosts.define(Host("cluster"))
+    cluster.join("node2")
+    assert rig.names() == [LOCAL_HOST, "node1", "node2"]
+    assert not rig.machine.cluster.hosts["node1"].is_removed
 
 
 async def test_the_memory_of_all_hosts_is_told(rig: Rig) -> None:

@@ -43,6 +43,7 @@ async def host(far: Sshd, tmp_path: Path) -> AsyncIterator[RemoteHost]:
         records=lambda _name: records,
         path=tmp_path.joinpath,
         rewrite=lambda _record: None,
+        answers=lambda _name: False,
         emit=said.append,
         changed=lambda _name: None,
         tasks=tasks,

@@ -52,6 +52,7 @@ class Rig:
             records=lambda _name: self.records,
             path=folder.joinpath,
             rewrite=self.rewrite,
+            answers=lambda _name: False,
             emit=lambda _event: None,
             changed=lambda _name: None,
             tasks=self.tasks,

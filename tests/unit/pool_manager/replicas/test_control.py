@@ -21,6 +21,7 @@ from pool_manager.replicas import connections
 from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
 from registry.tasks import Tasks
+from runtime_image.contract.gpus import Reading as GpuReading
 from runtime_image.contract.health import LEARNT_SECONDS, Learnt
 from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Flag, Kind
 from runtime_image.contract.model import ModelSpec
@@ -129,6 +130,18 @@ async def test_the_right_token_is_accepted(rig: Rig) -> None:
     await rig.greet(phases={"start": 1.23456, "import": 2, "lunch": 3, "bind": "x"})
 
     assert await rig.events.get() == events.Greeted(ID, {"start": 1.235, "import": 2.0})
+
+
+async def test_the_gpus_of_a_replica_are_a_part_of_its_greeting(rig: Rig) -> None:
+    """They are readings, and a HELLO with anything else is refused."""
+    rig.open()
+
+    with pytest.raises(LinkError, match="refused"):
+        await rig.greet(gpus=[{"uuid": "a b"}])
+    await rig.greet(dial=2, phases={}, gpus=[{"uuid": "GPU-a", "used_mib": 3}])
+
+    gpus = (GpuReading("GPU-a", "", used_mib=3.0),)
+    assert await rig.events.get() == events.Greeted(ID, {}, gpus=gpus)
 
 
 @pytest.mark.parametrize("token", ["wrong", "", "s\u00e9cret", "\ud800"])

@@ -20,7 +20,7 @@ from pool_manager.ports import Binding, GpuView, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
-from registry.errors import BadBundle, DriverError
+from registry.errors import BadBundle, DriverError, PlacementRefused
 from registry.model.bundles import Bundle, BundleFile
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
@@ -453,6 +453,29 @@ async def test_an_error_names_no_secret(stage: Stage, monkeypatch: pytest.Monkey
 
     assert lost.reason == "invalid variable TOKEN=***, ***"
     assert "s3cret" not in str(logs)
+
+
+@pytest.mark.parametrize("secrets", [{}, {"TOKEN": "hf"}])
+async def test_a_refused_place_is_no_failure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, secrets: dict[str, str]
+) -> None:
+    """The loss has the engine's words, without the values of secrets, and for how long its devices
+    take nothing."""
+
+    async def refuse(*_: object) -> None:
+        raise PlacementRefused("exceeded quota: s3cret pods", refused_s=45.0)
+
+    monkeypatch.setattr(stage.driver, "start", refuse)
+    stage.launcher._secrets = Kept(hf="s3cret")
+
+    with capture_logs():
+        stage.launch(ID, image_binding(**secrets))
+        lost = await stage.next(events.Lost)
+    await stage.release(ID)
+
+    words = "exceeded quota: *** pods" if secrets else "exceeded quota: s3cret pods"
+    assert (lost.reason, lost.cause, lost.refused_s) == (words, words, 45.0)
+    assert (lost.is_its_fault, lost.is_lasting, lost.is_eviction) == (False, False, False)
 
 
 async def test_a_missing_secret_is_named(stage: Stage) -> None:

@@ -210,3 +210,45 @@ def test_what_was_not_learnt_ends_the_link(changes: dict[str, Any]) -> None:
     """It decides about replicas, so every number is checked."""
     with pytest.raises(LinkError, match="malformed LOADED"):
         messages.parse_loaded("r", {**LOADED, **changes})
+
+
+GPU: dict[str, Any] = {"uuid": "GPU-2fa81118-5a5f", "total_mib": 1000, "used_mib": 10.5}
+
+
+def test_gpus_are_readings() -> None:
+    """A replica says what it sees; what its driver does not report is missing."""
+    read = messages.parse_gpus([GPU, {"uuid": "MIG-1", "later": [1]}])
+
+    assert [(one.uuid, one.total_mib, one.used_mib) for one in read] == [
+        ("GPU-2fa81118-5a5f", 1000.0, 10.5),
+        ("MIG-1", None, None),
+    ]
+    assert messages.parse_gpus(None) == messages.parse_gpus([]) == ()
+    assert messages.parse_loaded("r", {**LOADED, "gpus": [GPU]}).gpus == read[:1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        "GPU-a",
+        [[]],
+        [{}],
+        [{"uuid": 7}],
+        [{"uuid": ""}],
+        [{"uuid": "GPU-a\n"}],
+        [{"uuid": "c/n/GPU-a"}],
+        [{"uuid": "G" * 97}],
+        [{"uuid": "\ud800"}],
+        [{**GPU, "used_mib": NAN}],
+        [{**GPU, "used_mib": -1}],
+        [{**GPU, "total_mib": 10**400}],
+        [{**GPU, "total_mib": "1"}],
+        [{**GPU, "total_mib": True}],
+        [GPU] * 65,
+    ],
+)
+def test_gpus_that_are_none_are_refused(value: Any) -> None:
+    """They decide whether a replica may load its model."""
+    with pytest.raises(LinkError, match="GPU"):
+        messages.parse_gpus(value)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from pool_manager.core import events
+from pool_manager.driver import Exit
+from pool_manager.image_names import IMAGE_DIGEST
 from pool_manager.replicas import output, records
-from pool_manager.replicas.relay import EventRelay
+from pool_manager.replicas.relay import EVICTED_S, EventRelay
 from pool_manager.replicas.run_folders import tail_lines
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
@@ -69,6 +71,43 @@ async def test_a_lost_link_is_explained_by_the_exit(stage: Stage) -> None:
     assert lost.reason == "exited with code 0"
     assert lost.log_tail[-1] == "fake replica aaaa0001 exited with code 0"
     assert await stage.events.get() == events.Released(ID)
+
+
+async def test_an_eviction_is_told_as_one(stage: Stage) -> None:
+    """In the engine's words alone, once, also if the link ends with the process."""
+    await stage.ready(ID)
+    words = "was preempted: preempted by pod other/important-1"
+    stage.driver.exits.notify(ID, Exit(words, is_eviction=True))
+    stage.driver.exits.notify(ID, Exit("exited with code 0"))
+
+    lost = await stage.next(events.Lost)
+    stage.launcher.release(ID)
+
+    assert (lost.reason, lost.cause, lost.refused_s) == (words, words, EVICTED_S)
+    assert (lost.is_eviction, lost.is_its_fault, lost.log_tail) == (True, False, ())
+    assert await stage.events.get() == events.Released(ID)
+
+
+async def test_the_digest_of_a_trials_image_is_the_hosts_word(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a replica says of it does not count, and no other replica has one."""
+    relay, digest = stage.launcher._relay, f"sha256:{'0' * 64}"
+    said = events.Loaded(ID, 1, True, 0.0, {}, {"load_ms": 1.0, IMAGE_DIGEST: "sha256:own"})
+    relay.records[ID] = replace(RECORD, host="local")
+    relay.on_event(said)
+    relay.on_event(replace(said, report={}))
+    facts = replace(stage.host.facts, digest_of={ID: f"docker.io/app@{digest}"}.__getitem__)
+    monkeypatch.setattr(stage.host, "facts", facts)
+    relay.on_event(said)
+
+    reports = [(await stage.next(events.Loaded)).report for _ in range(3)]
+
+    assert reports == [
+        {"load_ms": 1.0},
+        {},
+        {"load_ms": 1.0, IMAGE_DIGEST: f"docker.io/app@{digest}"},
+    ]
 
 
 async def test_an_end_is_told_without_reading_files_in_the_loop(
@@ -212,6 +251,23 @@ async def test_an_adopted_replica_elsewhere_states_its_phases(
 
     assert (await stage.next(events.Greeted)).phases == {"start": 1.0}
     assert (await stage.next(events.Loaded)).phases == {"load": 4.0}
+
+
+async def test_a_replica_that_was_given_a_busy_gpu_is_no_failure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is lost before it is bound, its device takes nothing for a while, and no function is at
+    fault; what would have followed its HELLO does not."""
+    relay = stage.launcher._relay
+    relay._emit = stage.events.put_nowait
+    monkeypatch.setattr(relay._occupancy, "why_refused", lambda event: f"{event.id} sees others")
+    relay.on_event(events.Greeted(ID, {}))
+
+    lost = await stage.next(events.Lost)
+
+    assert (lost.reason, lost.cause) == (f"{ID} sees others", f"{ID} sees others")
+    assert (lost.is_its_fault, lost.refused_s, lost.is_eviction) == (False, 30.0, False)
+    assert stage.events.empty()
 
 
 @pytest.mark.parametrize("is_its_fault", [True, False])

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from registry.errors import BadRequest, Conflict, StoreUnavailable, Unknown
-from registry.model.hosts import SshHost
+from registry.model.hosts import SshHost, StoredHost
 from registry.store import hosts
 from registry.store.database import Database
 from registry.store.hosts import HostStore, check_host
@@ -53,7 +53,7 @@ async def test_hosts_of_earlier_servers_are_of_ssh(database: Database) -> None:
 async def test_subscribers_get_each_change(store: HostStore) -> None:
     """A subscriber gets the host after each change, None after its removal, nothing once it ended
     its subscription."""
-    seen: list[tuple[str, SshHost | None]] = []
+    seen: list[tuple[str, StoredHost | None]] = []
     end = store.subscribe(lambda name, host: seen.append((name, host)))
 
     await store.add(GPU2)

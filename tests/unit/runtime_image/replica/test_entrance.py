@@ -46,7 +46,7 @@ def ended(enrolment: Enrolment) -> None:
 def refusal(run_dir: Path) -> RecordRefused:
     """Return why an enrolment fails."""
     with pytest.raises(RecordRefused) as raised:
-        enrol(run_dir)
+        enrol(run_dir / ENTRANCE_FILE)
     return raised.value
 
 
@@ -54,7 +54,7 @@ def test_a_replica_enrols(door: SmallDoor, tmp_path: Path) -> None:
     """It states its token, version and port, and gets its record; `start` is what it took."""
     write(tmp_path, door)
 
-    made = enrol(tmp_path)
+    made = enrol(tmp_path / ENTRANCE_FILE)
 
     assert door.asked == [{"version": VERSION, "token": "once", "port": made.listener.port}]
     assert made.record.id == RECORD.id
@@ -68,7 +68,7 @@ def test_a_token_may_be_in_a_file(door: SmallDoor, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("once\n")
     write(tmp_path, door, token="", token_file=str(tmp_path / "token"))
 
-    ended(enrol(tmp_path))
+    ended(enrol(tmp_path / ENTRANCE_FILE))
 
     assert door.asked[0]["token"] == "once"
 

@@ -68,3 +68,11 @@ def test_addresses_are_named_up_to_a_limit() -> None:
     assert describe(few) == "0.0.0.0:80, [::1]:80"
     assert describe(many).endswith("0.0.0.0:1004 and 2 more")
     assert describe([]) == ""
+
+
+def test_own_sockets_are_left_out() -> None:
+    """As those of a sidecar that dials in."""
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        port = own.getsockname()[1]
+        assert port in {one.port for one in listeners.listeners()}
+        assert port not in {one.port for one in listeners.others()}

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "react";
 import { wordsOf } from "../../api/problem.ts";
-import type { Check, ItemsCheck } from "../../api/types.ts";
+import { definitionOf, type Check, type ItemsCheck } from "../../api/types.ts";
 import { StateText } from "../../design/State.tsx";
 import { plural } from "../../design/format.ts";
 import { useSite } from "../../store/hooks.ts";
@@ -53,7 +53,11 @@ export function ChecksPanel({ name }: { name: string }) {
           ))}
         </ul>
       ) : (
-        <p className="panel-body muted">The server logs in and checks SSH, disk, Docker and GPUs.</p>
+        <p className="panel-body muted">
+          {definitionOf(name) === name
+            ? "The server checks all that it needs of this host, from its connection to its GPUs."
+            : `The server checks its rights in ${definitionOf(name)}, the nodes, and by a Pod what replicas reach.`}
+        </p>
       )}
     </section>
   );
@@ -64,7 +68,7 @@ function summary(outcome: Outcome): string {
     case "none":
       return "";
     case "running":
-      return "logging in …";
+      return "checking …";
     case "failed":
       return outcome.why;
     case "done": {

@@ -118,7 +118,8 @@ def test_the_door_for_replicas_is_checked(
 def test_a_host_is_checked_by_the_server(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """With --host the server's own view comes first, then the checks of its login."""
     path = "/admin/v1/hosts/gpu2"
-    lost = {"name": "gpu2", "state": "unreachable", "reason": "no route", "agent": "no report"}
+    words = {"name": "gpu2", "state": "unreachable", "reason": "no route", "agent": "no report"}
+    lost = {**words, "settings": {"kind": "ssh"}}
     login = {"level": "fail", "name": "login", "found": "no route", "todo": "ssh gpu2"}
     api.on("GET", path, Canned({**lost, "state": "up", "reason": "", "agent": ""}), Canned(lost))
     docker = {"level": "ok", "name": "docker", "found": "24.0", "todo": ""}

@@ -35,7 +35,13 @@ ROW: dict[str, Any] = {
     "clock_offset_s": -0.25,
     "transfer": "digits 40 %",
 }
-SETTINGS = {"host_key": "", "identity": "", "engine": "/var/run/docker.sock", "files_mib": 51_200}
+SETTINGS = {
+    "kind": "ssh",
+    "host_key": "",
+    "identity": "",
+    "engine": "/var/run/docker.sock",
+    "files_mib": 51_200,
+}
 DETAIL = {**ROW, "settings": SETTINGS}
 LOCAL = {**ROW, "name": "local", "address": "", "rtt_ms": None, "labels": {}, "transfer": ""}
 CHECKS = [
@@ -53,6 +59,7 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
     result = fnctl("host", "add", "nn@gpu2", *given)
 
     assert api.requests[0].json == {
+        "kind": "ssh",
         "address": "nn@gpu2",
         "labels": {"zone": "a"},
         "files_mib": 2048,
@@ -271,3 +278,97 @@ def test_a_removal_by_force_sends_the_option(api: AdminApi, fnctl: Callable[...,
     assert fnctl("host", "rm", "gpu2", "--force").stdout == "gpu2 is removed\n"
     assert fnctl("host", "rm", "gpu2", "--no-wait").stdout == "gpu2 is draining\n"
     assert [one.query for one in api.requests] == [{"force": "true"}, {}]
+
+
+CLUSTER = {
+    **ROW,
+    "name": "k",
+    "address": "kubernetes",
+    "driver": "kubernetes",
+    "transfer": "",
+    "settings": {
+        "kind": "kubernetes",
+        "image": "registry.example/fn:1",
+        "node_selector": {"pool": "gpu"},
+        "cpu_slots": 4,
+        "devices": "claims",
+        "device_class": "gpu.nvidia.com",
+        "tolerations": [
+            {"key": "nvidia.com/gpu"},
+            {"key": "team", "operator": "Equal", "value": "a"},
+        ],
+        "priority_class": "fngate-serving",
+    },
+    "checks": CHECKS[:1],
+}
+
+
+def test_a_cluster_is_added_by_its_name(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Only given options are sent, each in its form."""
+    api.on("POST", HOSTS, Canned(CLUSTER, 201))
+
+    result = fnctl(
+        *("host", "add", "k", "--kubernetes", "--image", "registry.example/fn:1"),
+        *("--cpu-slots", "4", "--node-selector", "pool=gpu", "--node-selector", "empty="),
+        *("--tolerate", "nvidia.com/gpu", "--tolerate", "team=a:NoSchedule"),
+        *("--devices", "claims", "--pull-secret", "registry", "--label", "zone=a"),
+    )
+
+    assert api.requests[0].json == {
+        "kind": "kubernetes",
+        "name": "k",
+        "image": "registry.example/fn:1",
+        "labels": {"zone": "a"},
+        "cpu_slots": 4,
+        "node_selector": {"pool": "gpu", "empty": ""},
+        "tolerations": [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "value": "", "effect": ""},
+            {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+        ],
+        "devices": "claims",
+        "pull_secrets": ["registry"],
+    }
+    assert result.stdout == "k is added (kubernetes, 1 checks passed)\n"
+
+
+def test_a_cluster_is_shown_with_its_settings(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """As they were given; no files, images or keys."""
+    api.on("GET", f"{HOSTS}/k", Canned(CLUSTER))
+
+    shown = fnctl("host", "show", "k").stdout
+
+    assert "GPUs by       claims gpu.nvidia.com" in shown
+    assert "slots a node  4, 4/5 of the memory" in shown
+    assert "tolerates     nvidia.com/gpu:* team=a:*" in shown
+    assert "identity" not in shown
+
+
+def test_a_cluster_is_changed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """An empty option that may be repeated restores the default."""
+    api.on("PATCH", f"{HOSTS}/k", Canned(CLUSTER))
+
+    fnctl("host", "set", "k", "--image", "i:2", "--tolerate", "", "--node-selector", "")
+
+    assert api.requests[0].json == {"image": "i:2", "tolerations": [], "node_selector": {}}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("k", "--kubernetes"), "expected --image"),
+        (("k", "--image", "i"), "expected --kubernetes"),
+        (("k", "--kubernetes", "--image", "i", "--gpus", "0"), "expected no options of a login"),
+        (("k", "--kubernetes", "--image", "i", "--accept-host-key"), "expected no options of a"),
+        (("k", "--kubernetes", "--image", "i", "--name", "x"), "expected no options of a login"),
+        (("k", "--kubernetes", "--image", "i", "--node-selector", "a"), "--node-selector KEY"),
+        (("k", "--kubernetes", "--image", "i", "--tolerate", ":NoSchedule"), "--tolerate KEY"),
+        (("k", "--kubernetes", "--image", "i", "--devices", "x"), "--devices"),
+    ],
+)
+def test_wrong_usage_of_clusters(
+    fnctl: Callable[..., Result], words: tuple[str, ...], expected: str
+) -> None:
+    """Nothing is sent."""
+    result = fnctl("host", "add", *words)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())

@@ -103,6 +103,22 @@ def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]
     assert api.sent("PATCH")[1].json == {"max": 2}
 
 
+def test_scale_says_what_other_tenants_may_do(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Only where it is not what follows from min; an earlier server does not say it."""
+    api.on("PATCH", SCALE_PATH, Canned({**SCALE_ANSWER, "preemptible": True}))
+    assert fnctl("scale", "digits", "--preemptible").stdout == (
+        "digits: min 1, max 4, idle 60 s, preemptible\n"
+    )
+    api.on("PATCH", SCALE_PATH, Canned({**SCALE_ANSWER, "min": 0, "preemptible": False}))
+    assert fnctl("scale", "digits", "--not-preemptible").stdout == (
+        "digits: min 0, max 4, idle 60 s, not preemptible\n"
+    )
+    assert [one.json for one in api.sent("PATCH")] == [
+        {"preemptible": True},
+        {"preemptible": False},
+    ]
+
+
 def test_scale_warns_of_what_cannot_be_kept(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """On stderr, before the next command."""
     api.on("PATCH", SCALE_PATH, Canned({**SCALE_ANSWER, "warnings": ["min keeps all slots"]}))

@@ -213,6 +213,17 @@ def test_a_server_that_was_started_without_a_park_is_not_parked() -> None:
     assert said in notes(there.play, A)
 
 
+def test_nothing_is_parked_on_a_device_that_takes_one_replica_at_a_time() -> None:
+    """Beside a sleeper it would take none."""
+    there = Parked()
+    there.warm(a="r1")
+    there.ledger.devices["g0"] = replace(there.ledger.devices["g0"], is_exclusive=True)
+
+    assert only(there.idle(), Park) == []
+    said = "r1 is not parked: g0 takes one replica at a time"
+    assert said in notes(there.play, A)
+
+
 def test_where_memory_of_devices_is_not_known_residues_have_no_bound() -> None:
     """Devices without accounted memory, or that are not known, hinder no park."""
     there = Parked()

@@ -22,10 +22,10 @@ from pool_manager.drivers.docker.spec import (
     REPLICA,
     SERVER,
     SIDECAR,
-    STANDBY_CAP_MIB,
     UID,
     Owner,
 )
+from pool_manager.drivers.environment import STANDBY_CAP_MIB
 from pool_manager.drivers.uids import DEFAULT, UidAllocator, parse_range
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
@@ -59,7 +59,7 @@ class Played:
         # The engine's events are the test's own.
         self.driver._listener = Silent()  # type: ignore[assignment]
         self.exits: list[tuple[str, str]] = []
-        self.driver.exits.subscribe(lambda *end: self.exits.append(end))
+        self.driver.exits.subscribe(lambda id, end: self.exits.append((id, end.how)))
         self.tasks = Tasks("test")
 
     def begin_start(self, record: ReplicaRecord = RECORD) -> asyncio.Task[None]:

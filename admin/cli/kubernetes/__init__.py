@@ -1,0 +1,1 @@
+"""Kubernetes clusters: `fnctl kubernetes`, and the options of hosts in one."""

@@ -1,0 +1,1 @@
+"""Connections to the API server of a Kubernetes cluster."""

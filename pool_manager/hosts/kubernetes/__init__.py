@@ -1,0 +1,1 @@
+"""A Kubernetes cluster as an engine of hosts: its nodes are hosts, replicas are Pods."""
