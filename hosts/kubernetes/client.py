@@ -26,7 +26,7 @@ from yarl import URL
 from hosts.errors import shown
 from hosts.keepalive import KEEPALIVE
 from hosts.kubernetes.access import Access
-from hosts.kubernetes.errors import ApiAway, ApiRefused, WatchLost
+from hosts.kubernetes.errors import EXPIRED, TOO_MANY, ApiAway, ApiRefused, WatchLost
 from hosts.kubernetes.objects import PODS, Kind, Listed, Object, ObjectT, Status, WatchEvent
 
 T = TypeVar("T")
@@ -38,7 +38,6 @@ STATUS_MAX: Final = 64 * 1024
 """Max bytes that are read of the answer to a refused request."""
 CONTINUE_MAX: Final = 4096
 """Max characters of the token of a list's next page: it becomes a part of a URL."""
-EXPIRED: Final = 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +276,7 @@ class KubernetesClient:
         """Send a request, repeat it after 429, and yield the response if it is no refusal."""
         for left in reversed(range(self._limits.repetitions + 1)):
             async with self._sent(request) as response:
-                if response.status != 429 or not left:
+                if response.status != TOO_MANY or not left:
                     await _check(response)
                     yield response
                     return

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hosts.errors import shown
+
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+EXPIRED: Final = 410
+TOO_MANY: Final = 429
+"""Values of `ApiRefused.code`."""
 
 
 class ApiRefused(Exception):

@@ -13,6 +13,8 @@ import msgspec
 
 OWNER_LABEL: Final = "fngate.dev/owner"
 """Label of every object that a server makes: the id of its store."""
+DATA_PORT: Final = 7443
+"""Port at which replicas in Pods listen for gateways; the shipped NetworkPolicies allow it."""
 REPLICA_LABEL: Final = "fngate.dev/replica"
 """Label of a Pod: the replica's id."""
 NETWORK_LABEL: Final = "fngate.dev/network"
@@ -529,7 +531,7 @@ class ResourceSlice(Object, frozen=True, kw_only=True):
     spec: ResourceSliceSpec = ResourceSliceSpec()
 
 
-# Who somebody is
+# Reviews of tokens
 
 
 class TokenReviewSpec(Part, frozen=True, kw_only=True):

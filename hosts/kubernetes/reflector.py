@@ -9,8 +9,8 @@ from typing import Generic
 
 import structlog
 
-from hosts.kubernetes.client import EXPIRED, KubernetesClient, decoded, object_of
-from hosts.kubernetes.errors import ApiAway, ApiRefused, WatchLost
+from hosts.kubernetes.client import KubernetesClient, decoded, object_of
+from hosts.kubernetes.errors import EXPIRED, ApiAway, ApiRefused, WatchLost
 from hosts.kubernetes.list_watch import ListWatch, Notice
 from hosts.kubernetes.objects import Kind, Object, ObjectT, Status, WatchEvent
 

@@ -132,7 +132,7 @@ class Starting:
 
     id: str
     text: str
-    """What it does, in the engine's own words."""
+    """What the engine does, in its own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ class HostUp:
     running: frozenset[str]
     rtt_s: float = 0.0
     abilities: frozenset[Ability] = frozenset()
-    """What it can run beside models."""
+    """What the host can run beside models."""
     memory_mib: float = 0.0
     """Host memory that replicas may take where it has no CPU slots, 0 if it is not accounted."""
     standby_kinds: frozenset[str] = ALL_KINDS

@@ -778,7 +778,7 @@ async def test_what_waits_has_no_log(
     assert str(refused.value).startswith('container "replica" in pod "a" is waiting to start: ')
 
 
-# Who somebody is
+# Reviews of tokens
 
 
 SAY_TOKEN: Final = """

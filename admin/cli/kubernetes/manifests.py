@@ -8,14 +8,12 @@ from typing import Final
 
 from admin.cli.kubernetes.server_pod import HTTP, LINK, ServerPod, pod_template
 from admin.cli.kubernetes.yaml import Document, Object, Value
-from hosts.kubernetes.objects import NETWORK_LABEL, REPLICA_LABEL
+from hosts.kubernetes.objects import DATA_PORT, NETWORK_LABEL, REPLICA_LABEL
 from hosts.kubernetes.rights import IN_CLUSTER, IN_NAMESPACE, Grant
 
 NAME: Final = "fngate"
 """Name of the server's objects. That of the Service names the variables that Pods get of it."""
 REPLICA_ACCOUNT: Final = "fngate-replica"
-DATA_PORT: Final = 7443
-"""Port at which replicas listen for gateways."""
 PRIVATE: Final = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
 """Networks that clusters are made of (RFC 1918, RFC 6598)."""
 METADATA: Final = "169.254.0.0/16"

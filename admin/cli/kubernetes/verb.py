@@ -91,8 +91,8 @@ def manifests(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Print the manifests of a server, as YAML for kubectl or kustomize.
 
-    Nothing is changed. The namespace admits only Pods of the level `restricted`; whoever may create
-    Pods in it is trusted, so it is for fngate alone.
+    Nothing is changed. The namespace admits only Pods of the level `restricted`. It is for fngate
+    alone: an account that may create Pods in it can impersonate replicas.
 
     \b
     Examples:

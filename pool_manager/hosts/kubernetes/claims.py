@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from hosts.kubernetes.client import KubernetesClient
-from hosts.kubernetes.errors import ApiAway, ApiRefused
+from hosts.kubernetes.errors import CONFLICT, NOT_FOUND, ApiAway, ApiRefused
 from hosts.kubernetes.objects import (
     CLAIMS,
     OWNER_LABEL,
@@ -47,8 +47,6 @@ MAKE_S: Final = 10.0
 MAKE_STEP_S: Final = 0.25
 REQUEST: Final = "gpu"
 """Name of the only request of a claim."""
-NOT_FOUND: Final = 404
-CONFLICT: Final = 409
 _NVIDIA: Final = re.compile(r"(GPU|MIG)-[0-9a-f-]{1,60}[0-9a-f]")
 
 
@@ -70,7 +68,7 @@ def claim_of(
 ) -> ResourceClaim:
     """Return the claim of a GPU of a node: exactly that device, by its UUID. Names in the
     expression were checked (`registry/store/clusters.py`, `node_gpus`): nothing needs quoting."""
-    uuid = device.id.removeprefix(id_on(device.host, ""))
+    uuid = _uuid(device)
     driver = definition.device_class
     domain, attribute = qualified(definition.uuid_attribute, driver)
     # A class is matched first, so that the driver needs no condition of its own.

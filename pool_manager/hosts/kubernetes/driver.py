@@ -19,7 +19,7 @@ import structlog
 
 from hosts.errors import shown
 from hosts.kubernetes.client import KubernetesClient
-from hosts.kubernetes.errors import ApiAway, ApiRefused
+from hosts.kubernetes.errors import CONFLICT, NOT_FOUND, ApiAway, ApiRefused
 from hosts.kubernetes.objects import PODS, REPLICA_LABEL, SECRETS, Kind, ObjectT
 from pool_manager.core import events
 from pool_manager.core.state import STARTING_MAX_S, Device
@@ -59,8 +59,6 @@ LEASE_SPARE_S: Final = 5.0
 """Added to the lease of a replica that may run on unseen: clocks differ, and it ends itself."""
 LOG_BYTES: Final = 1024 * 1024
 """Max bytes of a container's output that are read at once: the last ones."""
-NOT_FOUND: Final = 404
-CONFLICT: Final = 409
 UNUSABLE: Final = (400, 413, 422)
 """Codes of the API server for an object that it takes at no time."""
 EXISTS: Final = "AlreadyExists"

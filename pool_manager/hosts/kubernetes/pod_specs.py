@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hosts.kubernetes.objects import (
+    DATA_PORT,
     ENTRANCE_ANNOTATION,
     NETWORK_LABEL,
     OWNER_LABEL,
@@ -84,9 +85,7 @@ TOKEN_S: Final = 600
 IDENTITY_TARGET: Final = "/run/fngate-identity"
 """Folder with that token and the entrance."""
 TOKEN_FILE: Final = f"{IDENTITY_TARGET}/token"
-PORT: Final = 7443
-"""Port at which a replica listens for gateways."""
-DIAL_IN: Final = f"tls://:{PORT}"
+DIAL_IN: Final = f"tls://:{DATA_PORT}"
 """`listen` of its entrance."""
 MILLIS: Final = 1000
 REQUEST_MILLIS_MIN: Final = 10
@@ -204,10 +203,10 @@ def why_not(server: ServerContainer) -> str:
             f"server.user: expected UID or UID:GID as numbers, and not root, got {server.user!r}:"
             " a kubelet cannot check a name"
         )
-    if server.port == PORT:
+    if server.port == DATA_PORT:
         return (
-            f"server.port: expected another one than {PORT}, at which its sidecar listens in the"
-            " same Pod; let it listen elsewhere"
+            f"server.port: expected another one than {DATA_PORT}, at which its sidecar listens in"
+            " the same Pod; let it listen elsewhere"
         )
     if server.stop_signal:
         return (

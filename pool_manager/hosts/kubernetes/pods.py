@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from hosts.kubernetes.client import KubernetesClient
-from hosts.kubernetes.errors import ApiAway, ApiRefused
+from hosts.kubernetes.errors import NOT_FOUND, ApiAway, ApiRefused
 from hosts.kubernetes.objects import PODS, REPLICA_LABEL, Pod
 from hosts.kubernetes.reflector import Reflector
 from pool_manager.driver import EngineLosses, Exits
@@ -27,7 +27,6 @@ from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-NOT_FOUND: Final = 404
 NOT_LISTED: Final = "the API server has not listed the Pods yet"
 
 

@@ -124,7 +124,7 @@ def _choose(store: Store, claim: Json, node: str) -> list[tuple[str, Found]] | N
 def _is_true(expression: str, one: Found) -> bool:
     found = _CEL.fullmatch(expression.strip())
     if found is None:
-        raise NotImplementedError(f"the double has no CEL but {_CEL.pattern}: {expression}")
+        raise ValueError(f"the double evaluates no CEL but {_CEL.pattern}: {expression}")
     attributes = one.device.get("attributes", {}) if found["domain"] == one.driver else {}
     value = attributes.get(found["name"], {}).get("string")
     return bool(value == found["value"])

@@ -216,7 +216,7 @@ def _met(term: Json, labels: dict[str, str]) -> Iterator[bool]:
             case "DoesNotExist":
                 yield value is None
             case other:
-                raise NotImplementedError(f"operator {other} of a node selector")
+                raise ValueError(f"expected a known operator of a node selector, got {other}")
 
 
 def untolerated(pod: Json, node: Json, effects: tuple[str, ...]) -> list[Json]:
